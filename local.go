@@ -1,0 +1,390 @@
+package pacecar
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+)
+
+// local is the window in this process's memory: the default without Redis, the
+// share during an outage, and the model that lua/exchange.lua is tested
+// against. Every function here has its twin there.
+type local struct {
+	start time.Time
+	mu    sync.Mutex
+	book  ledger // guarded by mu
+}
+
+func newLocal(bounds []bound) *local {
+	return &local{start: time.Now(), book: newLedger(bounds)}
+}
+
+func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// By the monotonic clock, from a date that makes every slot positive.
+	now := w.start.UnixMicro() + time.Since(w.start).Microseconds()
+	return w.book.exchange(now, q), nil
+}
+
+// A ledger is the state of one key. Its methods take the time; none waits.
+type ledger struct {
+	offset, resume int64
+	serial         int64
+	generation     int64
+	restored       int64
+	seen, until    int64
+	spares         []span // slots given back, by time
+	logs           []slotLog
+
+	// Of the exchange under way:
+	now, key int64
+	dirty    bool
+	out      *answer
+}
+
+// A slotLog is the log of one rate.
+type slotLog struct {
+	bound
+	n, last int64 // number and logged time of the last slot booked
+	entries []entry
+}
+
+func newLedger(bounds []bound) ledger {
+	l := ledger{logs: make([]slotLog, len(bounds))}
+	for i, b := range bounds {
+		l.logs[i].bound = b
+	}
+	return l
+}
+
+func (l *ledger) exchange(now int64, q *query) *answer {
+	if l.until > 0 && now >= l.until { // Redis would have expired it
+		*l = ledger{logs: l.logs}
+		l.wipe()
+	}
+	l.now, l.dirty, l.out = now, false, &answer{}
+	if now < l.seen { // the clock went back: the key's clock must not
+		back := l.seen - now
+		l.offset, l.resume = l.offset-back, l.resume-back
+		l.dirty = true
+	}
+	l.tick()
+
+	if q.restore != nil {
+		l.restore(q.restore)
+	}
+	if q.charge > 0 {
+		l.charge(q.charge)
+	}
+	if len(q.back) > 0 && q.generation == l.generation {
+		l.giveBack(q.back)
+	}
+	if len(q.late) > 0 && q.generation == l.generation {
+		l.late(q.late)
+	}
+	if q.pause > 0 {
+		l.pause(q.pause, q.paused)
+	}
+	if len(q.asks) > 0 {
+		l.reserve(q.heard, q.asks)
+	}
+	return l.answer()
+}
+
+// tick reads the key's clock.
+func (l *ledger) tick() { l.key = max(l.now, l.resume) - l.offset }
+
+func (l *ledger) wipe() {
+	l.spares = nil
+	for i := range l.logs {
+		l.logs[i] = slotLog{bound: l.logs[i].bound}
+	}
+}
+
+// change must come before the first change of an exchange.
+func (l *ledger) change() {
+	if l.generation == 0 {
+		l.wipe()
+		l.generation = l.now
+	}
+	l.dirty = true
+}
+
+func (g *slotLog) append(at, units int64) {
+	g.n, g.last = g.n+units, max(g.last, g.rounded(at))
+	if k := len(g.entries); k > 0 && g.entries[k-1].at == g.last {
+		g.entries[k-1].upto = g.n
+		return
+	}
+	g.entries = append(g.entries, entry{g.last, g.n})
+}
+
+// remove takes units away from the entries named in gone, by logged time: every
+// run behind counts that much less. It returns how many were found.
+func (g *slotLog) remove(gone map[int64]int64) (cut int64) {
+	low := slices.IndexFunc(g.entries, func(e entry) bool { _, ok := gone[e.at]; return ok })
+	if low < 0 {
+		return 0
+	}
+	var before entry
+	if low > 0 {
+		before = g.entries[low-1]
+	}
+	kept := g.entries[:low]
+	for _, e := range g.entries[low:] {
+		left := max(before.upto, e.upto-cut-gone[e.at])
+		cut = e.upto - left
+		if left > before.upto {
+			before = entry{e.at, left}
+			kept = append(kept, before)
+		}
+	}
+	g.entries, g.n, g.last = kept, before.upto, before.at
+	return cut
+}
+
+// remove takes slots out of every log. What has left a window stays: it may be
+// what the log starts from.
+func (l *ledger) remove(gone []span) {
+	for i := range l.logs {
+		g := &l.logs[i]
+		found := make(map[int64]int64, len(gone))
+		for _, s := range gone {
+			if at := g.rounded(s.slot); at+g.window > l.key {
+				found[at] += s.units
+			}
+		}
+		g.remove(found)
+	}
+}
+
+// sweep drops what has left the window but for the last such entry, and
+// returns how many slots are free now. It looks at a few entries only.
+func (g *slotLog) sweep(key int64, most int, drop bool) (free int64) {
+	gone, base := 0, int64(0)
+	for _, e := range g.entries[:min(len(g.entries), most+1)] {
+		if e.at+g.window > key {
+			break
+		}
+		gone, base = gone+1, e.upto
+	}
+	if drop && gone > 1 {
+		g.entries = slices.Delete(g.entries, 0, gone-1)
+	}
+	return max(0, g.limit-(g.n-base))
+}
+
+// offer puts a slot up for a new owner.
+func (l *ledger) offer(s span) {
+	i, found := slices.BinarySearchFunc(l.spares, s, bySlot)
+	if found {
+		l.spares[i].units += s.units
+		return
+	}
+	l.spares = slices.Insert(l.spares, i, s)
+}
+
+func bySlot(a, b span) int { return cmp.Compare(a.slot, b.slot) }
+
+// spareLook is how many of the free slots an ask looks at.
+const spareLook = 16
+
+// take finds the earliest free slots that fit. Those whose time has passed
+// unused leave the logs.
+func (l *ledger) take(a ask) (slot, taken int64) {
+	passed := 0
+	for i, s := range l.spares[:min(len(l.spares), spareLook)] {
+		if s.slot < l.key {
+			passed++
+			continue
+		}
+		if s.units < a.cost || a.longest >= 0 && s.slot+l.offset-l.now > a.longest {
+			continue
+		}
+		slot, taken = s.slot, min(a.count, s.units/a.cost)
+		if l.spares[i].units -= taken * a.cost; l.spares[i].units == 0 {
+			l.spares = slices.Delete(l.spares, i, i+1)
+		}
+		break
+	}
+	if passed > 0 {
+		l.remove(l.spares[:passed])
+		l.spares = slices.Delete(l.spares, 0, passed)
+	}
+	return slot, taken
+}
+
+func (l *ledger) restore(p *past) {
+	if p.serial <= l.serial {
+		return
+	}
+	l.change()
+	moved, since := p.offset-l.offset, slices.Clone(l.logs)
+	l.wipe()
+	paused := max(0, l.resume-max(l.now, p.resume))
+	l.offset, l.resume = p.offset+paused, max(p.resume, l.resume)
+	l.generation, l.restored = l.generation+1, p.serial
+	l.serial += p.serial
+	l.tick()
+	for i := range l.logs {
+		g := &l.logs[i]
+		for _, b := range p.booked {
+			g.append(b.at, b.upto-g.n)
+		}
+		if since[i].n > 0 {
+			g.append(since[i].last-moved, since[i].n)
+		}
+	}
+}
+
+func (l *ledger) charge(units int64) {
+	l.change()
+	for i := range l.logs {
+		l.logs[i].append(l.key, units)
+	}
+	l.serial += units
+}
+
+// booked reports whether a slot is booked later than at.
+func (l *ledger) booked(at int64) bool {
+	return slices.ContainsFunc(l.logs, func(g slotLog) bool { return g.last > g.rounded(at) })
+}
+
+// giveBack frees slots. With nobody behind, or their time passed, they are
+// forgotten; else the hole is for the next to ask. Never both: a slot that is
+// removed and also offered would be sold twice.
+func (l *ledger) giveBack(back []span) {
+	l.change()
+	var passed []span
+	for _, s := range back {
+		switch {
+		case !l.booked(s.slot):
+			l.remove([]span{s})
+		case s.slot < l.key:
+			passed = append(passed, s)
+		default:
+			l.offer(s)
+		}
+	}
+	l.remove(passed)
+}
+
+// late moves bookings to when they were used, or, if others are booked behind
+// that, sets the clock back so that they keep the distance.
+func (l *ledger) late(lates []late) {
+	var worst, left int64
+	for _, d := range lates {
+		d.left = min(d.left, l.key)
+		worst, left = max(worst, d.left-d.slot), max(left, d.left)
+	}
+	if worst <= 0 {
+		return
+	}
+	l.change()
+	if l.booked(left) {
+		l.offset += worst
+		l.tick()
+		return
+	}
+	for _, d := range lates {
+		for i := range l.logs {
+			g := &l.logs[i]
+			if found := g.remove(map[int64]int64{g.rounded(d.slot): d.units}); found > 0 {
+				g.append(min(d.left, l.key), found)
+			}
+		}
+	}
+}
+
+// pause stops the clock for wait from now. The longest pause wins, and a
+// request sent before the last one cannot ask for more.
+func (l *ledger) pause(wait, heard int64) {
+	if heard < l.resume || l.now+wait <= l.resume {
+		return
+	}
+	l.change()
+	l.offset += l.now + wait - max(l.now, l.resume)
+	l.resume = l.now + wait
+}
+
+// earliest says when the next cost slots may leave, and how many such bookings
+// may leave together then.
+func (l *ledger) earliest(cost int64) (slot, together int64) {
+	slot, together = l.key, 1<<62
+	for i := range l.logs {
+		g := &l.logs[i]
+		upto := int64(0)
+		if first := g.n + cost - g.limit; first > 0 {
+			e := g.entries[sort.Search(len(g.entries), func(i int) bool { return g.entries[i].upto >= first })]
+			slot, upto = max(slot, e.at+g.window), e.upto
+		}
+		together = min(together, (upto+g.limit-g.n)/cost)
+	}
+	return slot, together
+}
+
+// reserve books in order. Who would wait too long is refused and charged
+// nothing.
+func (l *ledger) reserve(heard int64, asks []ask) {
+	if l.serial < heard {
+		l.out.lost = true
+		return
+	}
+	l.change()
+	for _, a := range asks {
+		l.grant(a)
+	}
+}
+
+func (l *ledger) grant(a ask) {
+	for a.count > 0 {
+		slot, some := l.take(a)
+		if some == 0 {
+			slot, some = l.earliest(a.cost)
+			some = min(some, a.count)
+			if wait := slot + l.offset - l.now; a.longest >= 0 && wait > a.longest {
+				l.out.add(run{count: a.count, wait: wait})
+				return
+			}
+			for i := range l.logs {
+				l.logs[i].append(slot, some*a.cost)
+			}
+		}
+		l.serial += some * a.cost
+		l.out.add(run{count: some, slot: slot})
+		a.count -= some
+	}
+}
+
+// add appends a run, or lengthens the last one if it says the same.
+func (a *answer) add(r run) {
+	if k := len(a.runs); k > 0 && a.runs[k-1].slot == r.slot && a.runs[k-1].wait == r.wait {
+		a.runs[k-1].count += r.count
+		return
+	}
+	a.runs = append(a.runs, r)
+}
+
+func (l *ledger) answer() *answer {
+	a := l.out
+	a.now, a.offset, a.resume = l.now, l.offset, l.resume
+	a.serial, a.generation, a.restored = l.serial, l.generation, l.restored
+	a.tail = int64(1) << 62
+	latest, window := l.key, int64(0)
+	for i := range l.logs {
+		g := &l.logs[i]
+		a.tail = min(a.tail, g.last)
+		a.free = append(a.free, g.sweep(l.key, 3+2*len(a.runs), l.dirty))
+		latest, window = max(latest, g.last), max(window, g.window)
+	}
+	if l.dirty {
+		l.seen = l.now
+		l.until = max(l.until, latest+l.offset+window+time.Second.Microseconds())
+	}
+	l.out = nil
+	return a
+}

@@ -1,0 +1,54 @@
+package pacecar
+
+import "time"
+
+// An EventKind says what happened. Its text form is lower case.
+type EventKind int
+
+// What can happen to a request or to a key. The comment says which fields of
+// [Event] are set besides Kind and Key.
+const (
+	EventSlot     EventKind = iota + 1 // a request got its slot; Wait is how long it waited
+	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
+	EventUnrouted                      // a request matched no route and passes untouched; Key is empty
+	EventPaused                        // the key's clock was stopped for Wait; Reason says who asked
+	EventRetry                         // an attempt failed and another follows; Attempt is the one that failed
+	EventDegraded                      // Redis stopped answering; Err says how, Outage what is done meanwhile
+	EventRestored                      // Redis answers again; Wait is how long it was away
+)
+
+var eventNames = [...]string{"", "slot", "refused", "unrouted", "paused", "retry", "degraded", "restored"}
+
+// String returns the kind's name.
+func (k EventKind) String() string {
+	if k <= 0 || int(k) >= len(eventNames) {
+		return "unknown"
+	}
+	return eventNames[k]
+}
+
+// An Event is one thing that happened, for metrics and traces. It holds no
+// URL, header or body: nothing in it is secret.
+type Event struct {
+	Kind    EventKind
+	Key     string
+	Wait    time.Duration
+	Reason  string
+	Attempt int
+	Outage  Outage
+	Err     error
+}
+
+// Stats is what one process knows of one key. Counters start at zero when the
+// process first uses the key, and again after it has been forgotten as unused.
+type Stats struct {
+	LocalHits   uint64    // requests that left on a slot already held, without a call to Redis
+	RoundTrips  uint64    // calls to Redis
+	GivenBack   uint64    // slots returned unused
+	Refused     uint64    // requests refused
+	Degraded    uint64    // requests that were decided without Redis during an outage
+	Waiting     int       // requests waiting now
+	PausedUntil time.Time // when the key's clock runs again, as far as this process knows; zero when it runs
+	NextSlot    time.Time // when the next of this process's waiting requests leaves; zero when none has a slot yet
+	Away        bool      // Redis is not answering
+}

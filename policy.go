@@ -1,0 +1,162 @@
+package pacecar
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// An Outage is what happens to requests while Redis does not answer.
+type Outage int
+
+const (
+	// FailClosed refuses requests with [ErrUnavailable]. It is the default.
+	FailClosed Outage = iota
+
+	// FailOpen goes on with this process's share of the quota: each Limit
+	// divided by Policy.Replicas.
+	FailOpen
+)
+
+// String returns "fail closed" or "fail open".
+func (o Outage) String() string {
+	switch o {
+	case FailClosed:
+		return "fail closed"
+	case FailOpen:
+		return "fail open"
+	}
+	return "unknown"
+}
+
+// A Policy is the rates of one quota, and the choices that go with it. It is
+// plain data; the zero value of every field but Rates means its default.
+type Policy struct {
+	// Rates are what the upstream allows, all of them at once. At least one.
+	Rates Rates
+
+	// Key splits the quota further, say by tenant: requests for which it
+	// returns different strings have a quota each. The result becomes part of
+	// the name in Redis, of errors and events, so it must not be a secret;
+	// [ByHeader] hashes. It is called once for an attempt, concurrently.
+	Key func(*http.Request) string
+
+	// Cost is the number of slots that a request takes; nil means one. A
+	// result below one counts as one, a result above a rate's limit is
+	// refused with [ErrCostTooHigh].
+	Cost func(*http.Request) int
+
+	// MaxWait bounds how long a request may wait for its slot. When the slot
+	// is further away, the request is refused at once with [ErrWaitTooLong]
+	// and nothing is charged. Zero: as long as the request's context lives.
+	MaxWait time.Duration
+
+	// Slack is how much later than its slot a request may leave and still be
+	// counted right; every window is enforced for Per + Slack. Zero means
+	// Per/50 for each rate, at least 2 ms and at most 50 ms.
+	Slack time.Duration
+
+	// Lease is the most slots that this process may hold ahead of its
+	// requests. Zero lets its recent rate decide, negative turns it off: a
+	// round trip for each request or batch of waiting ones.
+	Lease int
+
+	// Outage is what happens when Redis does not answer.
+	Outage Outage
+
+	// Replicas is the most processes that use the quota at the same time. It
+	// is required with FailOpen, whose share it sizes, and unused otherwise.
+	Replicas int
+
+	// MaxPause caps how long one answer of the upstream can stop the key for
+	// the whole fleet. Zero means 5 minutes.
+	MaxPause time.Duration
+
+	// Feedback reads how long the upstream asks to wait from a response in
+	// the upstream's own dialect: see [GitHub] and its siblings. ok false
+	// means that the response says nothing of the kind, and then the standard
+	// header fields are read. Nil reads those alone.
+	Feedback func(*http.Response) (pause time.Duration, ok bool)
+}
+
+// Config configures a [Transport]. Only Routes is required.
+type Config struct {
+	// Redis holds the quotas that the fleet shares: a *redis.Client,
+	// *redis.ClusterClient, *redis.Ring or failover client. Nil keeps them in
+	// memory, for this process alone.
+	Redis redis.Scripter
+
+	// Prefix starts the name of every key in Redis. Empty means "pacecar".
+	Prefix string
+
+	// Routes maps patterns of [http.ServeMux] to policies: an optional method,
+	// an optional host, and a path, as in "POST api.example.com/v1/". The most
+	// specific pattern wins, "/" matches everything, and two patterns of which
+	// neither is more specific are an error. A pattern without a host keeps
+	// one quota for each host. A host without a port matches every port. A
+	// request that matches no pattern passes untouched.
+	Routes map[string]Policy
+
+	// Base sends the requests. Nil means [http.DefaultTransport], as it is at
+	// the time of each request.
+	Base http.RoundTripper
+
+	// Retry says which requests are sent again.
+	Retry Retry
+
+	// RedisTimeout bounds every call to Redis, whatever the client's own
+	// settings are. Zero means 250 ms.
+	RedisTimeout time.Duration
+
+	// Logger, when set, is told of pauses, refusals and outages. No secrets.
+	Logger *slog.Logger
+
+	// Observe, when set, is called with each event. It is called from the
+	// goroutine that handles the request, concurrently, and must not block.
+	Observe func(Event)
+
+	// Refuse429 answers a refused request with a made-up response of status
+	// 429, with a Retry-After in whole seconds, instead of an [Error]. For
+	// SDKs that try again after every error.
+	Refuse429 bool
+}
+
+// Retry says which requests a [Transport] sends again, and when. The zero value
+// is fit for use.
+type Retry struct {
+	// Max is the number of retries after the first attempt. Zero means 3,
+	// negative none.
+	Max int
+
+	// MaxRetryAfter is the longest wait obeyed when the upstream names one. A
+	// longer one is never shortened: the response is returned at once. Zero
+	// means 1 minute.
+	MaxRetryAfter time.Duration
+
+	// MinBackoff and MaxBackoff bound the wait before a retry when the
+	// upstream named none: exponential, with full jitter. Zero means 1 s and
+	// 30 s.
+	MinBackoff, MaxBackoff time.Duration
+
+	// Check is for callers who know their API: it may decide whether an
+	// attempt is repeated. decided false leaves it to the default. A body
+	// that cannot be sent again is never repeated, whatever Check says. It
+	// must neither read nor close the response's body.
+	Check func(*http.Request, *http.Response, error) (retry, decided bool)
+}
+
+// The bounds of the default slack.
+const (
+	minSlack = 2 * time.Millisecond
+	maxSlack = 50 * time.Millisecond
+)
+
+// slack returns how late a request may leave under r.
+func (p *Policy) slack(r Rate) time.Duration {
+	if p.Slack > 0 {
+		return p.Slack
+	}
+	return min(max(r.Per/50, minSlack), maxSlack)
+}

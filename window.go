@@ -1,0 +1,282 @@
+package pacecar
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A window books the slots of one key. Its two implementations, shared (in
+// Redis) and local (in this process's memory), give the same answers.
+//
+// Within this file and the two, times and durations are whole microseconds,
+// and a slot is a time on the key's clock, which can be stopped: see
+// lua/exchange.lua for the model.
+//
+// # Why no window holds more than Limit departures
+//
+// Number the slots in the order of booking: s(1), s(2), ... A log holds for
+// each slot a time l(i) that is no earlier than s(i), and l only grows. A slot
+// is booked no earlier than l(i-Limit) + Per + slack, so
+//
+//	s(i) >= l(i-Limit) + Per + slack >= s(i-Limit) + Per + slack.
+//
+// A request that leaves at d(i), with s(i) <= d(i) <= s(i) + slack, is then at
+// least Per after d(i-Limit). Sort the departures by i modulo Limit: within one
+// of these Limit classes no two are closer than Per, so that any half-open
+// interval of length Per holds at most one of each class. Removing slot j
+// moves the numbers behind it down by one; since l grows, the inequality with
+// l(i-Limit+1) in it implies the one with l(i-Limit). Stopping the clock for t
+// moves every departure still to come by t, away from those before.
+type window interface {
+	// exchange does what q says, atomically. It does not keep q.
+	exchange(ctx context.Context, q *query) (*answer, error)
+}
+
+// A query is what a process has to say and ask of a key in one exchange, in
+// the order of the fields. Its zero value only looks at the clock.
+type query struct {
+	restore    *past  // state that Redis lost
+	charge     int64  // slots used without asking
+	generation int64  // of the state in which back and late were booked
+	back       []span // slots not used, the latest first
+	late       []late // departures after their slots, the earliest first
+	pause      int64  // how long to stop the clock; 0: not
+	paused     int64  // the resume known when the request whose answer asks for the pause was sent
+	heard      int64  // the serial that the state has at least, unless it was lost
+	asks       []ask  // slots wanted, in order
+}
+
+// A past is what a process knows of a state that Redis lost.
+type past struct {
+	serial, offset, resume int64
+	booked                 []entry // by serial
+}
+
+// An entry says that the slots up to number upto, from the entry before, are
+// at time at or before it.
+type entry struct{ at, upto int64 }
+
+// A span is a number of slots at one time.
+type span struct{ slot, units int64 }
+
+// late tells that units of slot left at left.
+type late struct{ slot, left, units int64 }
+
+// An ask is for count bookings of cost slots each. Each is granted or refused.
+type ask struct {
+	count, cost int64
+	longest     int64 // the longest wait, from the exchange's now; negative: unbounded
+}
+
+// A run is what became of the next count asks.
+type run struct {
+	count int64
+	slot  int64 // when they may leave; 0 if they were refused
+	wait  int64 // what the refused would have waited
+}
+
+// An answer is the state of the key at the end of an exchange, and the runs.
+type answer struct {
+	now        int64 // the window's own clock
+	offset     int64 // the key's clock reads max(now, resume) - offset
+	resume     int64
+	serial     int64 // slots booked ever
+	tail       int64 // no slot is booked later
+	generation int64 // names the state; another one means that it was lost and made anew
+	restored   int64 // the serial to which it was restored
+	lost       bool  // nothing was booked: the state is older than query.heard
+	free       []int64
+	runs       []run
+}
+
+// key returns what the key's clock reads at now.
+func (a *answer) key() int64 { return max(a.now, a.resume) - a.offset }
+
+// A bound is one rate as a window enforces it.
+type bound struct {
+	name   string
+	limit  int64
+	window int64 // Per and slack
+	grain  int64 // a slot is logged at a multiple of this; 0: exactly
+}
+
+// perGrains is how many distinct times a window of a large limit is logged
+// with at most, so that a log stays small whatever the limit.
+const perGrains = 1000
+
+// bounds turns the policy's rates into what windows enforce.
+func (p *Policy) bounds() []bound {
+	bs := make([]bound, len(p.Rates))
+	for i, r := range p.Rates {
+		bs[i] = bound{
+			name:   r.Per.String(),
+			limit:  int64(r.Limit),
+			window: (r.Per + p.slack(r)).Microseconds(),
+		}
+		if r.Limit > perGrains {
+			bs[i].grain = max(1, r.Per.Microseconds()/perGrains)
+		}
+	}
+	return bs
+}
+
+// rounded returns the time at which b logs slot at: rounded up, since a time
+// too late only ever delays.
+func (b *bound) rounded(at int64) int64 {
+	if b.grain > 0 && at%b.grain > 0 {
+		at += b.grain - at%b.grain
+	}
+	return at
+}
+
+// exchangeLua is the shared window.
+//
+//go:embed lua/exchange.lua
+var exchangeLua string
+
+var exchangeScript = redis.NewScript(exchangeLua)
+
+// shared is the window that a fleet shares through Redis.
+type shared struct {
+	rdb    redis.Scripter
+	keys   []string
+	bounds []bound
+}
+
+// newShared names the keys in Redis. The braces are a Redis Cluster hash tag:
+// all keys of one quota are in one slot. The 1 is the layout's version.
+func newShared(rdb redis.Scripter, prefix, key string, bounds []bound) *shared {
+	base := prefix + ":1:{" + redisName(key) + "}:"
+	keys := []string{base + "clock", base + "free"}
+	for _, b := range bounds {
+		keys = append(keys, base+"log:"+b.name)
+	}
+	return &shared{rdb, keys, bounds}
+}
+
+func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
+	words, err := exchangeScript.Run(ctx, w.rdb, w.keys, q.words(w.bounds)...).Int64Slice()
+	if err != nil {
+		return nil, err
+	}
+	return parseAnswer(words, len(w.bounds))
+}
+
+// words encodes the query as lua/exchange.lua reads it.
+func (q *query) words(bounds []bound) []any {
+	words := make([]any, 0, 4*len(bounds)+3*len(q.asks)+2*len(q.back)+8)
+	add := func(op string, numbers ...int64) {
+		if op != "" {
+			words = append(words, op)
+		}
+		for _, n := range numbers {
+			words = append(words, n)
+		}
+	}
+	for i := range bounds {
+		b := &bounds[i]
+		add(b.name, b.limit, b.window, b.grain)
+	}
+	if m := q.restore; m != nil {
+		add("restore", m.serial, m.offset, m.resume, int64(len(m.booked)))
+		for _, b := range m.booked {
+			add("", b.at, b.upto)
+		}
+	}
+	if q.charge > 0 {
+		add("charge", q.charge)
+	}
+	if len(q.back) > 0 {
+		add("back", q.generation, int64(len(q.back)))
+		for _, s := range q.back {
+			add("", s.slot, s.units)
+		}
+	}
+	if len(q.late) > 0 {
+		add("late", q.generation, int64(len(q.late)))
+		for _, l := range q.late {
+			add("", l.slot, l.left, l.units)
+		}
+	}
+	if q.pause > 0 {
+		add("pause", q.pause, q.paused)
+	}
+	if len(q.asks) > 0 {
+		add("reserve", q.heard, int64(len(q.asks)))
+		for _, a := range q.asks {
+			add("", a.count, a.cost, a.longest)
+		}
+	}
+	return words
+}
+
+// answerWords is the number of words before free and runs.
+const answerWords = 8
+
+// parseAnswer decodes the script's reply for so many rates.
+func parseAnswer(words []int64, rates int) (*answer, error) {
+	runs := words[min(len(words), answerWords+rates):]
+	if len(words) < answerWords+rates || len(runs)%2 != 0 {
+		return nil, fmt.Errorf("pacecar: a reply of %d words from Redis", len(words))
+	}
+	a := &answer{
+		now: words[0], offset: words[1], resume: words[2], serial: words[3], tail: words[4],
+		generation: words[5], restored: words[6], lost: words[7] == 1,
+		free: words[answerWords : answerWords+rates],
+	}
+	for ; len(runs) > 0; runs = runs[2:] {
+		a.runs = append(a.runs, newRun(runs[0], runs[1]))
+	}
+	return a, nil
+}
+
+// newRun tells a slot from a wait by its sign.
+func newRun(count, what int64) run {
+	if what < 0 {
+		return run{count: count, wait: -what}
+	}
+	return run{count: count, slot: what}
+}
+
+// micros turns d into microseconds, rounded up.
+func micros(d time.Duration) int64 {
+	return int64((d + time.Microsecond - 1) / time.Microsecond)
+}
+
+// digest stands for a text that is too long or too secret to be written out.
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:16])
+}
+
+// maxName is the longest key that is written out in Redis.
+const maxName = 200
+
+// redisName makes a key fit for a hash tag: short, and without braces, blanks
+// or control characters.
+func redisName(key string) string {
+	if len(key) > maxName {
+		key = key[:maxName/2] + "~" + digest(key)
+	}
+	out := make([]byte, 0, len(key))
+	for i := range len(key) {
+		switch c := key[i]; {
+		case c <= ' ' || c == '{' || c == '}' || c == '%' || c == 0x7f:
+			out = append(out, '%')
+			if c < 0x10 {
+				out = append(out, '0')
+			}
+			out = strconv.AppendUint(out, uint64(c), 16)
+		default:
+			out = append(out, c)
+		}
+	}
+	return string(out)
+}
