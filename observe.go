@@ -1,6 +1,10 @@
 package pacecar
 
-import "time"
+import (
+	"context"
+	"log/slog"
+	"time"
+)
 
 // An EventKind says what happened. Its text form is lower case.
 type EventKind int
@@ -51,4 +55,42 @@ type Stats struct {
 	PausedUntil time.Time // when the key's clock runs again, as far as this process knows; zero when it runs
 	NextSlot    time.Time // when the next of this process's waiting requests leaves; zero when none has a slot yet
 	Away        bool      // Redis is not answering
+}
+
+// logLevels says which events are logged, and how loud. A refusal is the
+// caller's to report, and at a high rate there are many.
+var logLevels = map[EventKind]slog.Level{
+	EventRefused:  slog.LevelDebug,
+	EventRetry:    slog.LevelDebug,
+	EventPaused:   slog.LevelInfo,
+	EventDegraded: slog.LevelWarn,
+	EventRestored: slog.LevelInfo,
+}
+
+// tell reports an event to whoever wants to know; either may be nil.
+func tell(observe func(Event), logger *slog.Logger, e Event) {
+	if observe != nil {
+		observe(e)
+	}
+	level, ok := logLevels[e.Kind]
+	if logger == nil || !ok || !logger.Enabled(context.Background(), level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("key", e.Key)}
+	if e.Wait > 0 {
+		attrs = append(attrs, slog.Duration("wait", e.Wait))
+	}
+	if e.Reason != "" {
+		attrs = append(attrs, slog.String("reason", e.Reason))
+	}
+	if e.Attempt > 0 {
+		attrs = append(attrs, slog.Int("attempt", e.Attempt))
+	}
+	if e.Kind == EventDegraded || e.Kind == EventRestored {
+		attrs = append(attrs, slog.String("outage", e.Outage.String()))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.String("error", e.Err.Error()))
+	}
+	logger.LogAttrs(context.Background(), level, "pacecar: "+e.Kind.String(), attrs...)
 }

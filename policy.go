@@ -1,8 +1,13 @@
 package pacecar
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,4 +164,72 @@ func (p *Policy) slack(r Rate) time.Duration {
 		return p.Slack
 	}
 	return min(max(r.Per/50, minSlack), maxSlack)
+}
+
+// validate returns an error that begins with the field that is wrong.
+func (p *Policy) validate() error {
+	if err := p.Rates.validate(); err != nil {
+		return fmt.Errorf("Rates: %w", err)
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"MaxWait", p.MaxWait}, {"Slack", p.Slack}, {"MaxPause", p.MaxPause}} {
+		if d.value < 0 {
+			return fmt.Errorf("%s: must not be negative: %v", d.name, d.value)
+		}
+	}
+	for _, r := range p.Rates {
+		if p.Slack >= r.Per {
+			return fmt.Errorf("Slack: %v must be shorter than the period of every rate, as of %v", p.Slack, r)
+		}
+	}
+	switch {
+	case p.Outage != FailClosed && p.Outage != FailOpen:
+		return fmt.Errorf("Outage: unknown value %d", int(p.Outage))
+	case p.Replicas < 0:
+		return fmt.Errorf("Replicas: must not be negative: %d", p.Replicas)
+	case p.Outage == FailOpen && p.Replicas == 0:
+		return errors.New("Replicas: required with FailOpen, whose share it sizes")
+	}
+	return nil
+}
+
+// maxPause returns how long one answer may stop the key.
+func (p *Policy) maxPause() time.Duration { return cmp.Or(p.MaxPause, 5*time.Minute) }
+
+func (c *Config) prefix() string { return cmp.Or(c.Prefix, "pacecar") }
+
+func (c *Config) redisTimeout() time.Duration { return cmp.Or(c.RedisTimeout, 250*time.Millisecond) }
+
+// validate checks all but Routes.
+func (c *Config) validate() error {
+	r := &c.Retry
+	switch {
+	case isNilPointer(c.Redis):
+		return errors.New("pacecar: Redis: a nil pointer; leave the field nil to go without Redis")
+	case isNilPointer(c.Base):
+		return errors.New("pacecar: Base: a nil pointer; leave the field nil for http.DefaultTransport")
+	case strings.ContainsAny(c.Prefix, "{} \t\r\n"):
+		return fmt.Errorf("pacecar: Prefix: must hold neither braces nor blanks: %q", c.Prefix)
+	case c.RedisTimeout < 0:
+		return fmt.Errorf("pacecar: RedisTimeout: must not be negative: %v", c.RedisTimeout)
+	case r.MaxRetryAfter < 0:
+		return fmt.Errorf("pacecar: Retry.MaxRetryAfter: must not be negative: %v", r.MaxRetryAfter)
+	case r.MinBackoff < 0 || r.MaxBackoff < 0:
+		return fmt.Errorf("pacecar: Retry: backoffs must not be negative: %v, %v", r.MinBackoff, r.MaxBackoff)
+	case r.minBackoff() > r.maxBackoff():
+		return fmt.Errorf("pacecar: Retry.MinBackoff: %v is above MaxBackoff, %v", r.minBackoff(), r.maxBackoff())
+	}
+	return nil
+}
+
+func (r *Retry) minBackoff() time.Duration { return cmp.Or(r.MinBackoff, time.Second) }
+func (r *Retry) maxBackoff() time.Duration { return cmp.Or(r.MaxBackoff, 30*time.Second) }
+
+// isNilPointer reports whether v is a non-nil interface around a nil pointer,
+// which would pass for a value and panic at the first request.
+func isNilPointer(v any) bool {
+	r := reflect.ValueOf(v)
+	return v != nil && r.Kind() == reflect.Pointer && r.IsNil()
 }

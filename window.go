@@ -250,6 +250,9 @@ func micros(d time.Duration) int64 {
 	return int64((d + time.Microsecond - 1) / time.Microsecond)
 }
 
+// duration turns microseconds into a duration.
+func duration(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
 // digest stands for a text that is too long or too secret to be written out.
 func digest(s string) string {
 	sum := sha256.Sum256([]byte(s))

@@ -1,0 +1,277 @@
+package pacecar
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// A flight is one exchange with the window, and who is aboard. At most one is
+// under way for a key in a process; it takes along everybody who waits, so that
+// under load one round trip serves many.
+type flight struct {
+	query  *query
+	aboard []*waiter // in the order of query.asks
+	owed   []span    // what query.charge is made of
+	pause  pauseAsk  // what query.pause is made of
+	sent   int64
+	over   bool // it was given up; what it brings goes back
+}
+
+// maxAboard bounds how long one exchange keeps Redis busy.
+const maxAboard = 256
+
+// A pauseAsk is a pause to ask for.
+type pauseAsk struct {
+	until  int64 // by this process's time
+	heard  int64 // see query.paused
+	reason string
+}
+
+// flyLocked begins an exchange if there is reason to, none is under way, and
+// the window is thought to answer.
+func (l *Limiter) flyLocked() {
+	if l.flight != nil || l.outage.away {
+		return
+	}
+	l.launchLocked()
+}
+
+// launchLocked begins an exchange if there is reason to.
+func (l *Limiter) launchLocked() {
+	f := l.boardLocked()
+	if f == nil {
+		return
+	}
+	l.flight = f
+	if l.remote {
+		go l.fly(f)
+		return
+	}
+	for ; f != nil; f = l.boardLocked() { // in memory: at once, and never fails
+		a, _ := l.window.exchange(context.Background(), f.query)
+		l.flight = nil
+		l.landLocked(f, a)
+	}
+}
+
+// fly makes the exchange of f, and those that follow while there is reason to.
+func (l *Limiter) fly(f *flight) {
+	for f != nil {
+		// The bound is ours: a go-redis client may ignore the context's.
+		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+		bound := time.AfterFunc(l.timeout, func() { l.giveUp(f, errTimeout) })
+		a, err := l.window.exchange(ctx, f.query)
+		bound.Stop()
+		cancel()
+		if err != nil {
+			l.giveUp(f, err)
+			return
+		}
+		l.mu.Lock()
+		if f.over {
+			l.returnLocked(f, a)
+			l.unlock()
+			return
+		}
+		l.flight = nil
+		l.landLocked(f, a)
+		if f = l.boardLocked(); f != nil {
+			l.flight = f
+		}
+		l.unlock()
+	}
+}
+
+// errTimeout is why an exchange failed that took longer than RedisTimeout.
+var errTimeout = errors.New("no reply within RedisTimeout")
+
+// giveUp ends an exchange that failed or took too long.
+func (l *Limiter) giveUp(f *flight, err error) {
+	l.mu.Lock()
+	defer l.unlock()
+	if f.over {
+		return
+	}
+	f.over, l.flight = true, nil
+	l.stats.RoundTrips++
+	l.failedLocked(f, err)
+}
+
+// returnLocked gives back what a reply brings after its flight was given up.
+func (l *Limiter) returnLocked(f *flight, a *answer) {
+	for i, r := range eachGrant(a.runs) {
+		if r > 0 {
+			l.giveBackLocked(span{r, f.units(i)}, a.generation)
+		}
+	}
+}
+
+// units returns what the i-th booking of the query costs.
+func (f *flight) units(i int) int64 {
+	if i < len(f.aboard) {
+		return f.aboard[i].units
+	}
+	return 1
+}
+
+// eachGrant yields the index and slot of each booking; the slot is 0 for one
+// that was refused.
+func eachGrant(runs []run) func(yield func(int, int64) bool) {
+	return func(yield func(int, int64) bool) {
+		i := 0
+		for _, r := range runs {
+			for range r.count {
+				if !yield(i, r.slot) {
+					return
+				}
+				i++
+			}
+		}
+	}
+}
+
+// boardLocked makes a query of all there is to say and ask; nil if nothing.
+func (l *Limiter) boardLocked() *flight {
+	now := l.now()
+	f := &flight{query: &query{generation: l.generation()}, sent: now}
+	q := f.query
+	l.expireLocked(now)
+	q.restore = l.memory.take()
+	l.oweLocked(f, now)
+	q.back, l.back = mergeBack(l.back), nil
+	q.late, l.late = l.late, nil
+	if l.pause.until > now {
+		q.pause, q.paused = l.pause.until-now, l.pause.heard
+		f.pause = l.pause
+	}
+	l.pause = pauseAsk{}
+	l.boardQueueLocked(f, now)
+	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
+		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
+	}
+	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
+	if !l.look && q.restore == nil && q.charge == 0 && q.pause == 0 &&
+		len(q.back)+len(q.late)+len(q.asks) == 0 {
+		return nil
+	}
+	l.look = false
+	return f
+}
+
+// boardQueueLocked takes waiters aboard, and joins what is alike.
+func (l *Limiter) boardQueueLocked(f *flight, now int64) {
+	asks := f.query.asks
+	taken := 0
+	for _, w := range l.queue {
+		if len(f.aboard) == maxAboard {
+			break
+		}
+		taken++
+		if w.state != queued {
+			continue
+		}
+		a := ask{count: 1, cost: w.units, longest: -1}
+		if w.limit != noLimit {
+			a.longest = max(0, w.limit-now)
+		}
+		if k := len(asks); k > 0 && asks[k-1].cost == a.cost && asks[k-1].longest == a.longest {
+			asks[k-1].count++
+		} else {
+			asks = append(asks, a)
+		}
+		f.aboard = append(f.aboard, w)
+	}
+	l.queue = slices.Delete(l.queue, 0, taken)
+	f.query.asks = asks
+}
+
+// mergeBack puts slots to give back in order, the latest first, and joins those
+// of one time.
+func mergeBack(back []span) []span {
+	slices.SortFunc(back, func(a, b span) int { return bySlot(b, a) })
+	merged := back[:0]
+	for _, s := range back {
+		if k := len(merged); k > 0 && merged[k-1].slot == s.slot {
+			merged[k-1].units += s.units
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+// landLocked takes in an answer and hands out what it brings.
+func (l *Limiter) landLocked(f *flight, a *answer) {
+	now := l.now()
+	l.stats.RoundTrips++
+	l.rtt += (now - f.sent - l.rtt) / 8
+	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
+		l.memory.restore(l.clock)
+		l.queue = append(f.aboard, l.queue...)
+		l.outage.sent = append(f.owed, l.outage.sent...)
+		l.look = true
+		return
+	}
+	paused := a.resume > max(l.clock.resume, a.now)
+	l.learnLocked(f, now, a)
+	if paused {
+		l.tellLocked(Event{Kind: EventPaused, Wait: duration(a.resume - a.now), Reason: f.pause.reason})
+	}
+	l.grantLocked(f, a)
+	for _, w := range l.lookers {
+		w.looked = false
+		w.nudge()
+	}
+	l.lookers = l.lookers[:0]
+}
+
+// decideLocked gives w its slot, or refuses it.
+func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
+	s := span{r.slot, w.units}
+	switch {
+	case w.state != queued: // its context ended meanwhile
+		if r.slot > 0 {
+			l.giveBackLocked(s, a.generation)
+		}
+	case r.slot == 0:
+		l.refuseLocked(w, r.wait)
+	default:
+		w.state, w.slot, w.made = holding, s, a.generation
+		l.slotted[w] = struct{}{}
+		w.nudge()
+	}
+}
+
+// grantLocked tells each who was aboard what it got; the rest is the lease.
+func (l *Limiter) grantLocked(f *flight, a *answer) {
+	aboard := f.aboard
+	for _, r := range a.runs {
+		own := min(int(r.count), len(aboard))
+		for _, w := range aboard[:own] {
+			l.decideLocked(w, r, a)
+		}
+		aboard = aboard[own:]
+		if rest := r.count - int64(own); rest > 0 && r.slot > 0 {
+			l.leaseLocked(span{r.slot, rest}, a.generation, f.sent)
+		}
+	}
+}
+
+// pauseFor asks that the key's clock be stopped for d from now, for the whole
+// fleet. heard is the last pause known when the request was sent whose answer
+// asks for it: one sent before the last pause cannot lengthen that.
+func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) {
+	l.mu.Lock()
+	defer l.unlock()
+	until := l.now() + micros(d)
+	if heard < l.clock.resume || until <= l.pause.until {
+		return
+	}
+	l.pause = pauseAsk{until, heard, reason}
+	if l.outage.away && l.outage.share != nil {
+		l.outage.share.exchange(l.now(), &query{pause: micros(d), paused: l.outage.share.resume})
+	}
+	l.flyLocked()
+}

@@ -1,0 +1,452 @@
+package pacecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Limiter hands out the slots of one quota, for calls that are not HTTP
+// requests; a [Transport] uses one for each key. Call Wait before each call.
+//
+// It is safe for concurrent use. Callers get their slots in the order in which
+// they ask, over the whole fleet.
+type Limiter struct {
+	key     string
+	policy  Policy
+	window  window
+	remote  bool          // exchanges with the window take time, and can fail
+	timeout time.Duration // of an exchange
+	logger  *slog.Logger  // nil: silent
+	observe func(Event)   // nil: nobody does
+	start   time.Time     // where this process's time begins
+
+	bounds   []bound
+	least    int64 // the smallest limit: no cost can be above it
+	shortest int64 // the shortest period
+	longest  int64 // the longest window
+	slack    int64 // the smallest slack
+
+	mu        sync.Mutex // guards the rest; never held across an exchange with Redis, or a wait
+	clock     keyClock
+	heard     *answer              // the last answer; nil before the first
+	queue     []*waiter            // who has no slot yet, in order
+	slotted   map[*waiter]struct{} // who has one and waits for it
+	lookers   []*waiter            // who must hear the clock before leaving
+	look      bool                 // somebody became a looker since the last exchange began
+	flight    *flight              // the exchange under way; nil: none
+	rtt       int64                // what an exchange takes, smoothed
+	back      []span               // to give back
+	late      []late               // to report
+	pause     pauseAsk             // to ask for
+	lease     lease
+	memory    memory
+	outage    outage
+	busy      int64   // nothing heard or booked so far matters after this
+	forgotten bool    // dropped by the Transport
+	events    []Event // to tell when mu is free
+	stats     Stats
+}
+
+// lookAfter is how long ago the last news of the key's clock may be when a
+// request leaves: a pause that another process asked for is obeyed after this
+// much at the latest.
+const lookAfter = 50 * time.Millisecond
+
+// noLimit is the limit of a waiter that may wait for ever.
+const noLimit = math.MaxInt64
+
+// A waiter is one call of Wait that has to wait. The limiter's mu guards it.
+type waiter struct {
+	units  int64
+	limit  int64 // the latest time at which it may leave
+	byCtx  bool  // the limit is the context's
+	state  waiterState
+	slot   span          // in state holding and sharing
+	made   int64         // the generation in which slot was booked
+	err    error         // in state refused
+	wake   chan struct{} // has room for one: state or clock have changed
+	looked bool          // is among the lookers
+}
+
+type waiterState int
+
+const (
+	queued  waiterState = iota // in the queue, or in an exchange
+	holding                    // has a slot in the window
+	sharing                    // has a slot of this process's share
+	refused                    // err says why
+	gone                       // its context has ended
+)
+
+// nudge makes the waiter look at its state again.
+func (w *waiter) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A pass lets one call leave now.
+type pass struct {
+	slot   span
+	made   int64 // the generation in which it was booked
+	resume int64 // the last pause known when the call leaves
+	share  bool  // of this process's share: Redis does not know of it
+}
+
+// NewLimiter returns the limiter of the quota named key, which every process
+// that names the same key and prefix shares through rdb; a nil rdb keeps it in
+// memory. Calls to Redis are bounded by 250 ms. The policy's Key, Cost and
+// Feedback are of no use here and must be nil.
+func NewLimiter(rdb redis.Scripter, key string, policy Policy) (*Limiter, error) {
+	if key == "" {
+		return nil, errors.New("pacecar: key: must not be empty")
+	}
+	if policy.Key != nil || policy.Cost != nil || policy.Feedback != nil {
+		return nil, errors.New("pacecar: policy: Key, Cost and Feedback are for a Transport")
+	}
+	c := Config{Redis: rdb}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if err := policy.validate(); err != nil {
+		return nil, fmt.Errorf("pacecar: policy: %w", err)
+	}
+	return newLimiter(&c, key, &policy), nil
+}
+
+// newLimiter wants a valid configuration.
+func newLimiter(c *Config, key string, policy *Policy) *Limiter {
+	l := &Limiter{
+		key: key, policy: *policy, remote: c.Redis != nil, timeout: c.redisTimeout(),
+		logger: c.Logger, observe: c.Observe,
+		start:  time.Now().Add(-time.Hour), // so that no time is zero
+		bounds: policy.bounds(), least: noLimit, shortest: noLimit, slack: noLimit,
+		slotted: map[*waiter]struct{}{},
+	}
+	for i, r := range policy.Rates {
+		l.least = min(l.least, int64(r.Limit))
+		l.shortest = min(l.shortest, r.Per.Microseconds())
+		l.longest = max(l.longest, l.bounds[i].window)
+		l.slack = min(l.slack, policy.slack(r).Microseconds())
+	}
+	l.memory.grain = max(1, l.longest/memoryGrains)
+	if l.remote {
+		l.window = newShared(c.Redis, c.prefix(), key, l.bounds)
+	} else {
+		l.window = newLocal(l.bounds)
+	}
+	return l
+}
+
+// now is this process's time, in microseconds.
+func (l *Limiter) now() int64 { return time.Since(l.start).Microseconds() }
+
+// wall turns this process's time into a wall clock's.
+func (l *Limiter) wall(local int64) time.Time {
+	return l.start.Add(duration(local))
+}
+
+// Wait blocks until the caller may go ahead, and takes one slot. It returns an
+// *[Error] when it is refused, at once where that can be known, and then
+// nothing is charged: with [ErrWaitTooLong] when the slot is further away than
+// the policy's MaxWait, with [context.DeadlineExceeded] when it lies beyond the
+// context's deadline, with [ErrUnavailable] when Redis does not answer and the
+// policy is [FailClosed]. A context that has ended already is answered with its
+// plain error; when it ends during the wait, the slot is given back.
+//
+// The caller must go ahead at once: the quota counts when the call leaves.
+func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+
+// WaitN is Wait for a call that costs n slots, all at one time. An n below one
+// counts as one; one above a rate's limit is refused with [ErrCostTooHigh].
+func (l *Limiter) WaitN(ctx context.Context, n int) error {
+	_, err := l.wait(ctx, n)
+	return err
+}
+
+// Stats returns what this process knows of the key.
+func (l *Limiter) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Away = l.outage.away
+	for w := range l.slotted {
+		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
+			s.NextSlot = at
+		}
+	}
+	if resume := l.clock.resume + l.clock.diff; l.clock.resume > 0 && resume > l.now() {
+		s.PausedUntil = l.wall(resume)
+	}
+	return s
+}
+
+// wait is WaitN, and tells with which slot the caller leaves. errForgotten asks
+// for another limiter.
+func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
+	if err := ctx.Err(); err != nil {
+		return pass{}, err
+	}
+	l.mu.Lock()
+	if l.forgotten {
+		l.mu.Unlock()
+		return pass{}, errForgotten
+	}
+	now, units := l.now(), int64(max(1, cost))
+	p, err := pass{}, error(nil)
+	if hit, ok := l.hitLocked(now, units); ok {
+		p = hit
+	} else {
+		p, err = l.awaitLocked(ctx, now, units)
+	}
+	l.decidedLocked(err, l.now()-now)
+	l.unlock()
+	return p, err
+}
+
+// decidedLocked counts and tells the end of a wait.
+func (l *Limiter) decidedLocked(err error, waited int64) {
+	if err == nil {
+		l.tellLocked(Event{Kind: EventSlot, Wait: duration(waited)})
+		return
+	}
+	l.stats.Refused++
+	e := Event{Kind: EventRefused, Err: err}
+	if refusal, ok := err.(*Error); ok {
+		e.Wait = refusal.Wait
+	}
+	l.tellLocked(e)
+}
+
+// untilNews is the wait of who cannot know when it may leave.
+const untilNews = -1
+
+// awaitLocked queues a waiter and waits for its turn. It gives mu up meanwhile.
+func (l *Limiter) awaitLocked(ctx context.Context, now, units int64) (pass, error) {
+	w := &waiter{units: units, limit: noLimit, wake: make(chan struct{}, 1)}
+	if l.policy.MaxWait > 0 {
+		w.limit = now + l.policy.MaxWait.Microseconds()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if at := now + time.Until(deadline).Microseconds(); at < w.limit {
+			w.limit, w.byCtx = at, true
+		}
+	}
+	if units > l.least {
+		return pass{}, l.refusal(ErrCostTooHigh, 0)
+	}
+	l.stats.Waiting++
+	defer func() { l.stats.Waiting-- }()
+	l.joinLocked(w)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		p, wait, err := l.stepLocked(w)
+		if err != nil || wait == 0 {
+			return p, err
+		}
+		var fires <-chan time.Time
+		if wait != untilNews {
+			timer.Reset(duration(wait))
+			fires = timer.C
+		}
+		l.unlock()
+		select {
+		case <-w.wake:
+		case <-fires:
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return pass{}, l.quitLocked(w, err)
+		}
+	}
+}
+
+// joinLocked puts w where it waits for a slot.
+func (l *Limiter) joinLocked(w *waiter) {
+	if l.degradedLocked(w) {
+		return
+	}
+	w.state = queued
+	l.queue = append(l.queue, w)
+	l.flyLocked()
+}
+
+// stepLocked says what w does next: leave with the pass (a wait of zero), fail,
+// or wait that long, unless nudged.
+func (l *Limiter) stepLocked(w *waiter) (p pass, wait int64, err error) {
+	for {
+		now := l.now()
+		switch {
+		case w.state == refused:
+			return p, 0, w.err
+		case w.state == queued:
+			return p, untilNews, nil
+		case w.state == sharing && l.rejoinLocked(w, now):
+			continue // in the queue now
+		case w.state == holding && 2*(l.clock.key(now)-w.slot.slot) > l.shortest:
+			// So late that to report it would not mend it: take another.
+			l.dropLocked(w)
+			l.joinLocked(w)
+			continue
+		}
+		at := l.leavesLocked(w)
+		if at > w.limit { // the clock was stopped meanwhile
+			l.dropLocked(w)
+			l.refuseLocked(w, at-now)
+			continue
+		}
+		if w.state == holding && l.staleLocked(max(at, now)) {
+			// Hear the clock just before leaving, so that it costs no time.
+			if wait = at - now - l.leadLocked(); wait > 0 {
+				return p, wait, nil
+			}
+			l.lookLocked(w)
+			return p, untilNews, nil
+		}
+		if at > now {
+			return p, at - now, nil
+		}
+		return l.leaveLocked(w, now), 0, nil
+	}
+}
+
+// leavesLocked returns when w leaves, as far as is known.
+func (l *Limiter) leavesLocked(w *waiter) int64 {
+	if w.state == sharing {
+		return l.outage.leaves(w.slot.slot)
+	}
+	return l.clock.local(w.slot.slot)
+}
+
+// leaveLocked lets w go.
+func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
+	delete(l.slotted, w)
+	p := pass{slot: w.slot, made: w.made, resume: l.clock.resume}
+	if w.state == sharing {
+		p.share = true
+		l.sentLocked(now, w.units)
+		return p
+	}
+	l.departLocked(p, now)
+	return p
+}
+
+// departLocked reports a departure that was late beyond what the slack leaves
+// room for, so that those behind keep their distance.
+func (l *Limiter) departLocked(p pass, now int64) {
+	left := l.clock.key(now)
+	if 2*(left-p.slot.slot) <= l.slack || p.share || p.made != l.generation() {
+		return
+	}
+	l.late = append(l.late, late{p.slot.slot, left, p.slot.units})
+	l.flyLocked()
+}
+
+// generation returns the generation of the state that was heard of last.
+func (l *Limiter) generation() int64 {
+	if l.heard == nil {
+		return 0
+	}
+	return l.heard.generation
+}
+
+// dropLocked takes w's slot away and gives it back.
+func (l *Limiter) dropLocked(w *waiter) {
+	delete(l.slotted, w)
+	if w.state == sharing {
+		l.outage.unshare(l.now(), w.slot)
+		return
+	}
+	l.giveBackLocked(w.slot, w.made)
+}
+
+// giveBackLocked returns a slot with the next exchange, which it begins. One
+// that was booked in a state since lost is not known there.
+func (l *Limiter) giveBackLocked(s span, made int64) {
+	if made != l.generation() {
+		return
+	}
+	l.stats.GivenBack += uint64(s.units)
+	l.back = append(l.back, s)
+	l.flyLocked()
+}
+
+// quitLocked ends the wait of w, whose context has ended.
+func (l *Limiter) quitLocked(w *waiter, cause error) error {
+	wait := int64(0)
+	if w.state == holding || w.state == sharing {
+		wait = l.leavesLocked(w) - l.now()
+		l.dropLocked(w)
+	}
+	if w.state == refused {
+		return w.err
+	}
+	w.state = gone // an exchange that brings it a slot gives that back
+	return l.refusal(cause, wait)
+}
+
+// refuseLocked refuses w, whose slot would be that far away.
+func (l *Limiter) refuseLocked(w *waiter, wait int64) {
+	reason := ErrWaitTooLong
+	if w.byCtx {
+		reason = context.DeadlineExceeded
+	}
+	w.state, w.err = refused, l.refusal(reason, wait)
+	w.nudge()
+}
+
+func (l *Limiter) refusal(reason error, wait int64) *Error {
+	return &Error{Key: l.key, Wait: duration(max(0, wait)), Err: reason}
+}
+
+// staleLocked reports whether the clock must be heard before leaving at at.
+func (l *Limiter) staleLocked(at int64) bool {
+	return l.remote && !l.outage.away && at-l.clock.heard > lookAfter.Microseconds()
+}
+
+// The bounds of how long before leaving the clock is asked for.
+const (
+	minLead = 500 * time.Microsecond
+	maxLead = 20 * time.Millisecond
+)
+
+func (l *Limiter) leadLocked() int64 {
+	return min(2*l.rtt+minLead.Microseconds(), maxLead.Microseconds())
+}
+
+// lookLocked has w nudged at the next answer.
+func (l *Limiter) lookLocked(w *waiter) {
+	if !w.looked {
+		w.looked, l.look = true, true
+		l.lookers = append(l.lookers, w)
+	}
+	l.flyLocked()
+}
+
+// tellLocked keeps an event until mu is free.
+func (l *Limiter) tellLocked(e Event) {
+	if l.observe != nil || l.logger != nil {
+		e.Key = l.key
+		l.events = append(l.events, e)
+	}
+}
+
+// unlock gives mu up and tells what happened meanwhile.
+func (l *Limiter) unlock() {
+	events := l.events
+	l.events = nil
+	l.mu.Unlock()
+	for _, e := range events {
+		tell(l.observe, l.logger, e)
+	}
+}
