@@ -270,4 +270,3 @@ func TestRoundTrips(t *testing.T) {
 		}
 	})
 }
-

@@ -275,3 +275,8 @@ func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) {
 	}
 	l.flyLocked()
 }
+
+// pausingLocked reports whether a pause has been asked for and not yet heard of.
+func (l *Limiter) pausingLocked() bool {
+	return l.pause.until > 0 || l.flight != nil && l.flight.pause.until > 0
+}

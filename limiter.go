@@ -409,9 +409,10 @@ func (l *Limiter) refusal(reason error, wait int64) *Error {
 	return &Error{Key: l.key, Wait: duration(max(0, wait)), Err: reason}
 }
 
-// staleLocked reports whether the clock must be heard before leaving at at.
+// staleLocked reports whether the clock must be heard before leaving at at:
+// there has been no news for long, or a pause is being asked for.
 func (l *Limiter) staleLocked(at int64) bool {
-	return l.remote && !l.outage.away && at-l.clock.heard > lookAfter.Microseconds()
+	return l.remote && !l.outage.away && (at-l.clock.heard > lookAfter.Microseconds() || l.pausingLocked())
 }
 
 // The bounds of how long before leaving the clock is asked for.

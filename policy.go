@@ -45,7 +45,7 @@ type Policy struct {
 	// Key splits the quota further, say by tenant: requests for which it
 	// returns different strings have a quota each. The result becomes part of
 	// the name in Redis, of errors and events, so it must not be a secret;
-	// [ByHeader] hashes. It is called once for an attempt, concurrently.
+	// [ByHeader] hashes. It is called once for each request, concurrently.
 	Key func(*http.Request) string
 
 	// Cost is the number of slots that a request takes; nil means one. A
@@ -79,10 +79,16 @@ type Policy struct {
 	// the whole fleet. Zero means 5 minutes.
 	MaxPause time.Duration
 
-	// Feedback reads how long the upstream asks to wait from a response in
-	// the upstream's own dialect: see [GitHub] and its siblings. ok false
-	// means that the response says nothing of the kind, and then the standard
-	// header fields are read. Nil reads those alone.
+	// Feedback reads how long the upstream asks to wait from a response in the
+	// upstream's own dialect: see [GitHub] and its siblings. ok false means
+	// that the response says nothing of the kind; the standard header fields
+	// are then read, as they are when Feedback is nil. With ok true, a positive
+	// pause is obeyed, and a 4xx, 503 or 529 counts as refused, so that it may
+	// be sent again whatever the method; a negative one has passed and counts
+	// as the shortest pause, 100 ms; zero on a status of 400 or more means that
+	// no wait helps: no pause, no retry. It is called for every response,
+	// concurrently; it must leave the body readable from its start and not
+	// close it.
 	Feedback func(*http.Response) (pause time.Duration, ok bool)
 }
 
@@ -100,8 +106,9 @@ type Config struct {
 	// an optional host, and a path, as in "POST api.example.com/v1/". The most
 	// specific pattern wins, "/" matches everything, and two patterns of which
 	// neither is more specific are an error. A pattern without a host keeps
-	// one quota for each host. A host without a port matches every port. A
-	// request that matches no pattern passes untouched.
+	// one quota for each host. The host is that of the request's URL, where the
+	// connection goes; one without a port matches every port. A request that
+	// matches no pattern passes untouched.
 	Routes map[string]Policy
 
 	// Base sends the requests. Nil means [http.DefaultTransport], as it is at

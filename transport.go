@@ -1,8 +1,16 @@
 package pacecar
 
 import (
+	"context"
 	"errors"
+	"io"
+	"math"
 	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
 )
 
 // A Transport is an [http.RoundTripper] that takes a slot before it sends a
@@ -11,18 +19,22 @@ import (
 //
 // It keeps the contract of RoundTripper: the request is not modified, its body
 // is always closed, redirects are returned as they are, and a response is
-// returned whatever its status. A request whose context ends while it waits
-// returns at once; http.Client.Timeout and a context's deadline cover the wait
-// for the slot too, so leave room for it.
+// returned whatever its status, also when all retries are used up. A request
+// whose context ends while it waits returns at once; http.Client.Timeout and a
+// context's deadline cover the waits for slots and all attempts, so leave room
+// for them.
 //
-// When a connection turns out to be dead, net/http may send a request again on
-// its own, below this Transport and without a slot.
+// When a connection that was kept alive turns out to be dead, net/http may send
+// a request again on its own, below this Transport and without a slot of its
+// own. A Transport inside another one passes the requests of the outer on: one
+// slot, one retry loop.
 //
 // It is safe for concurrent use.
 type Transport struct {
 	config   Config
 	router   *router
 	limiters limiters
+	retrier  *retryablehttp.Client // nil: one attempt
 }
 
 // New returns a Transport. It checks the configuration, and names the field
@@ -38,46 +50,144 @@ func New(c Config) (*Transport, error) {
 	}
 	t := &Transport{config: c, router: router}
 	t.limiters.config = &t.config
+	if c.Retry.Max >= 0 {
+		t.retrier = newRetrier(&t.config.Retry)
+	}
 	return t, nil
 }
 
 // RoundTrip implements [http.RoundTripper]. A refusal is an *[Error].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if nested(req) {
+		return t.base().RoundTrip(req)
+	}
 	route, key := t.router.match(req)
 	if route == nil {
 		t.tell(Event{Kind: EventUnrouted})
 		return t.base().RoundTrip(req)
 	}
-	return t.attempt(req, route, key)
+	c := call{t: t, req: req, policy: &route.policy, key: key}
+	if t.retrier == nil {
+		c.attempt()
+	} else {
+		c.loop()
+	}
+	return c.outcome()
 }
 
-// attempt waits for a slot and sends the request once.
-func (t *Transport) attempt(req *http.Request, route *route, key string) (*http.Response, error) {
-	cost := 1
-	if route.policy.Cost != nil {
-		cost = route.policy.Cost(req)
+// A call is one RoundTrip: its attempts, and what became of the last one.
+type call struct {
+	t      *Transport
+	req    *http.Request // the caller's; never written to
+	policy *Policy
+	key    string
+
+	sent   int // attempts so far
+	resp   *http.Response
+	err    error
+	said   advice
+	paused time.Duration // how long the last answer stopped the key
+}
+
+// attempt waits for a slot, sends the request once, and learns from the answer.
+func (c *call) attempt() {
+	c.sent++
+	c.resp, c.said, c.paused = nil, advice{}, 0
+	req := c.req.WithContext(context.WithValue(c.req.Context(), sentKey{}, c.req.URL.Host))
+	if c.sent > 1 && hasBody(c.req) {
+		if req.Body, c.err = c.req.GetBody(); c.err != nil {
+			return
+		}
 	}
-	if _, err := t.wait(req, route, key, cost); err != nil {
+	var l *Limiter
+	var p pass
+	if l, p, c.err = c.slot(req); c.err != nil {
 		closeBody(req)
-		return nil, err
+		return
 	}
-	resp, err := t.base().RoundTrip(req)
-	if err != nil && resp != nil { // never both
-		_ = resp.Body.Close()
-		resp = nil
+	c.resp, c.err = c.t.base().RoundTrip(req)
+	switch {
+	case c.err != nil && c.resp != nil: // never both
+		_ = c.resp.Body.Close()
+		c.resp = nil
+	case c.resp != nil:
+		c.resp.Request = c.req
+		c.learn(l, p)
 	}
-	return resp, err
 }
 
-// wait takes a slot.
-func (t *Transport) wait(req *http.Request, route *route, key string, cost int) (pass, error) {
+// slot waits until req may be sent.
+func (c *call) slot(req *http.Request) (*Limiter, pass, error) {
+	cost := 1
+	if c.policy.Cost != nil {
+		cost = c.policy.Cost(c.req)
+	}
 	for {
-		p, err := t.limiters.get(key, &route.policy).wait(req.Context(), cost)
-		if !errors.Is(err, errForgotten) {
-			return p, err
+		l := c.t.limiters.get(c.key, c.policy)
+		p, err := l.wait(req.Context(), cost)
+		if err != errForgotten {
+			return l, p, err
 		}
 	}
 }
+
+// learn reads what the upstream says about waiting, and stops the key's clock
+// for the whole fleet if it asks for that.
+func (c *call) learn(l *Limiter, p pass) {
+	if c.resp.StatusCode == http.StatusSwitchingProtocols {
+		return // not a word of HTTP follows
+	}
+	c.said = c.policy.feedback(c.resp, time.Now())
+	if !c.said.pauses() {
+		return
+	}
+	if !c.said.named {
+		c.said.wait = c.t.config.Retry.backoff(c.sent)
+	}
+	c.paused = min(c.said.wait, c.policy.maxPause())
+	l.pauseFor(c.paused, p.resume, c.said.reason)
+}
+
+// outcome is what RoundTrip returns.
+func (c *call) outcome() (*http.Response, error) {
+	var refusal *Error
+	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && c.req.Context().Err() == nil &&
+		!errors.Is(refusal, ErrCostTooHigh) {
+		return refuse429(c.req, refusal), nil
+	}
+	return c.resp, c.err
+}
+
+// refuse429 makes up the response that a strict upstream might have given.
+func refuse429(req *http.Request, refusal *Error) *http.Response {
+	body := refusal.Error() + "\n"
+	seconds := max(1, int64(math.Ceil(refusal.Wait.Seconds())))
+	return &http.Response{
+		Status:     "429 " + http.StatusText(http.StatusTooManyRequests),
+		StatusCode: http.StatusTooManyRequests,
+		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{
+			"Content-Type": {"text/plain; charset=utf-8"},
+			"Retry-After":  {strconv.FormatInt(seconds, 10)},
+		},
+		Body:          io.NopCloser(strings.NewReader(body)),
+		ContentLength: int64(len(body)),
+		Request:       req,
+	}
+}
+
+// sentKey is the context key under which an attempt carries the host for which
+// it has a slot.
+type sentKey struct{}
+
+// nested reports whether a Transport above has taken a slot for this request.
+func nested(req *http.Request) bool {
+	host, ok := req.Context().Value(sentKey{}).(string)
+	return ok && req.URL != nil && host == req.URL.Host
+}
+
+// hasBody reports whether there is a body to be sent.
+func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // closeBody closes the body of a request that is not handed on.
 func closeBody(req *http.Request) {

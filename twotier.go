@@ -33,7 +33,8 @@ func (l *Limiter) holdFor() int64 { return l.slack / 2 }
 // hitLocked takes a slot that is held, if there is one and nobody else waits.
 func (l *Limiter) hitLocked(now, units int64) (pass, bool) {
 	l.lease.count++
-	if len(l.lease.held) == 0 || len(l.queue) > 0 || l.outage.away || l.clock.resume+l.clock.diff > now {
+	if len(l.lease.held) == 0 || len(l.queue) > 0 || l.outage.away ||
+		l.clock.resume+l.clock.diff > now || l.pausingLocked() {
 		return pass{}, false
 	}
 	for i := range l.lease.held {

@@ -1,0 +1,182 @@
+package pacecar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+)
+
+// The loop is go-retryablehttp's Client.Do: it counts, and sleeps as the
+// context allows. What it would do to requests and responses breaks the contract
+// of RoundTripper (redirects, credentials, bodies read into memory, errors for
+// responses), so it never sees one: it sends a request of ours without content,
+// whose context carries the call, and each answer is an empty 200. The call
+// makes the real attempts and keeps the real outcome.
+
+// callKey is the context key under which the loop carries the call.
+type callKey struct{}
+
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// newRetrier returns the loop. A Retry with a negative Max has none.
+func newRetrier(r *Retry) *retryablehttp.Client {
+	return &retryablehttp.Client{
+		HTTPClient: &http.Client{Transport: attempts{}},
+		RetryMax:   cmp.Or(r.Max, 3),
+		CheckRetry: func(ctx context.Context, _ *http.Response, _ error) (bool, error) {
+			return callOf(ctx).repeats(), nil
+		},
+		Backoff: func(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
+			return callOf(resp.Request.Context()).clear()
+		},
+		ErrorHandler: func(resp *http.Response, err error, _ int) (*http.Response, error) { return resp, err },
+	}
+}
+
+// attempts is the transport of the loop: a round trip is an attempt. It has no
+// CloseIdleConnections: the loop would call it after each failure.
+type attempts struct{}
+
+func (attempts) RoundTrip(req *http.Request) (*http.Response, error) {
+	callOf(req.Context()).attempt()
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
+}
+
+// nowhere is where the loop's request goes.
+var nowhere = &url.URL{Scheme: "http", Host: "pacecar.invalid", Path: "/"}
+
+// loop makes attempts until one is final.
+func (c *call) loop() {
+	ctx := context.WithValue(c.req.Context(), callKey{}, c)
+	r := (&http.Request{Method: http.MethodGet, URL: nowhere, Header: http.Header{}}).WithContext(ctx)
+	_, err := c.t.retrier.Do(&retryablehttp.Request{Request: r})
+	if err != nil { // the context ended between two attempts
+		if c.sent == 0 {
+			closeBody(c.req)
+		}
+		c.resp, c.err = nil, &Error{Key: c.key, Err: cmp.Or(c.req.Context().Err(), err)}
+	}
+}
+
+// repeats decides whether another attempt follows, if there are any left.
+func (c *call) repeats() bool {
+	var refusal *Error
+	if errors.As(c.err, &refusal) || c.req.Context().Err() != nil || hasBody(c.req) && c.req.GetBody == nil {
+		return false
+	}
+	if c.resp != nil && c.resp.StatusCode == http.StatusSwitchingProtocols {
+		return false
+	}
+	retry := c.repeatable()
+	if check := c.t.config.Retry.Check; check != nil {
+		if r, decided := check(c.req, c.resp, c.err); decided {
+			retry = r
+		}
+	}
+	return retry && c.worthwhile()
+}
+
+// repeatable is the default of Retry.Check.
+func (c *call) repeatable() bool {
+	switch {
+	case c.err != nil:
+		return (unsent(c.err) || idempotent(c.req)) && passing(c.err)
+	case c.resp == nil || c.said.permanent:
+		return false
+	case c.said.limited:
+		return true
+	}
+	switch c.resp.StatusCode {
+	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return idempotent(c.req)
+	}
+	return false
+}
+
+// worthwhile reports whether the wait that the upstream asked for may be
+// waited. It is never shortened: a longer one ends the call.
+func (c *call) worthwhile() bool {
+	wait := c.said.wait
+	if !c.said.limited {
+		return true
+	}
+	if wait > cmp.Or(c.t.config.Retry.MaxRetryAfter, time.Minute) || c.policy.MaxWait > 0 && wait > c.policy.MaxWait {
+		return false
+	}
+	deadline, ok := c.req.Context().Deadline()
+	return !ok || wait <= time.Until(deadline)
+}
+
+// clear makes way for the next attempt, and returns how long to sleep before
+// it asks for a slot. Of a wait that stopped the key, the limiter takes care.
+func (c *call) clear() time.Duration {
+	wait := c.t.config.Retry.backoff(c.sent)
+	if c.said.limited {
+		wait = c.said.wait - c.paused
+	}
+	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: wait, Reason: c.said.reason, Err: c.err})
+	if c.resp != nil {
+		drain(c.resp.Body)
+		c.resp = nil
+	}
+	return wait
+}
+
+// backoff returns a wait before the attempt after the nth: exponential, with
+// full jitter, but no hot loop.
+func (r *Retry) backoff(n int) time.Duration {
+	most := r.maxBackoff()
+	for d := r.minBackoff(); d < most && n > 0; n-- {
+		if n == 1 {
+			most = d
+		}
+		d *= 2
+	}
+	return max(min(adviceFloor, most), rand.N(most))
+}
+
+// The bounds on reading what is left of a response, to keep its connection.
+const (
+	drainBytes = 8 << 10
+	drainTime  = 50 * time.Millisecond
+)
+
+// drain reads the rest of a body if that is short, and closes it.
+func drain(body io.ReadCloser) {
+	bound := time.AfterFunc(drainTime, func() { _ = body.Close() })
+	_, _ = io.CopyN(io.Discard, body, drainBytes)
+	bound.Stop()
+	_ = body.Close()
+}
+
+// idempotent reports whether req may be sent twice: by its method (RFC 9110
+// §9.2.2), or because the caller says so with an Idempotency-Key.
+func idempotent(req *http.Request) bool {
+	return slices.Contains(idempotentMethods, req.Method) || req.Header.Get("Idempotency-Key") != ""
+}
+
+var idempotentMethods = []string{"", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace,
+	http.MethodPut, http.MethodDelete}
+
+// unsent reports whether err came before a byte of the request was sent.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// passing reports whether err may be gone the next time: not a bad scheme or
+// header, nor a certificate that is not trusted.
+func passing(err error) bool {
+	retry, _ := retryablehttp.DefaultRetryPolicy(context.Background(), nil, &url.Error{Err: err})
+	return retry
+}
