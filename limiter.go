@@ -43,7 +43,7 @@ type Limiter struct {
 	flight    *flight              // the exchange under way; nil: none
 	rtt       int64                // what an exchange takes, smoothed
 	back      []span               // to give back
-	late      []late               // to report
+	late      []lateness           // to report
 	pause     pauseAsk             // to ask for
 	lease     lease
 	memory    memory
@@ -65,6 +65,7 @@ const noLimit = math.MaxInt64
 // A waiter is one call of Wait that has to wait. The limiter's mu guards it.
 type waiter struct {
 	units  int64
+	began  int64 // when it came
 	limit  int64 // the latest time at which it may leave
 	byCtx  bool  // the limit is the context's
 	state  waiterState
@@ -96,9 +97,11 @@ func (w *waiter) nudge() {
 // A pass lets one call leave now.
 type pass struct {
 	slot   span
-	made   int64 // the generation in which it was booked
-	resume int64 // the last pause known when the call leaves
-	share  bool  // of this process's share: Redis does not know of it
+	made   int64   // the generation in which it was booked
+	resume int64   // the last pause known when the call leaves
+	share  bool    // of this process's share: Redis does not know of it
+	began  int64   // when the wait began
+	waiter *waiter // has the slot still, which is to come; nil: the call may leave
 }
 
 // NewLimiter returns the limiter of the quota named key, which every process
@@ -192,66 +195,80 @@ func (l *Limiter) Stats() Stats {
 // wait is WaitN, and tells with which slot the caller leaves. errForgotten asks
 // for another limiter.
 func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
+	p, err := l.enter(ctx, cost, 0)
+	if err == nil {
+		l.mu.Lock()
+		l.departLocked(&p)
+		l.unlock()
+	}
+	return p, err
+}
+
+// enter waits until so many microseconds before the slot. The caller says when
+// it leaves, or that it does not, with leave and with abandon.
+func (l *Limiter) enter(ctx context.Context, cost int, early int64) (pass, error) {
 	if err := ctx.Err(); err != nil {
 		return pass{}, err
 	}
 	l.mu.Lock()
+	defer l.unlock()
 	if l.forgotten {
-		l.mu.Unlock()
 		return pass{}, errForgotten
 	}
 	now, units := l.now(), int64(max(1, cost))
-	p, err := pass{}, error(nil)
-	if hit, ok := l.hitLocked(now, units); ok {
-		p = hit
-	} else {
-		p, err = l.awaitLocked(ctx, now, units)
+	if p, ok := l.hitLocked(now, units); ok {
+		p.began = now
+		return p, nil
 	}
-	l.decidedLocked(err, l.now()-now)
-	l.unlock()
-	return p, err
+	return l.enterLocked(ctx, &waiter{units: units, began: now, wake: make(chan struct{}, 1)}, early)
 }
 
-// decidedLocked counts and tells the end of a wait.
-func (l *Limiter) decidedLocked(err error, waited int64) {
-	if err == nil {
-		l.tellLocked(Event{Kind: EventSlot, Wait: duration(waited)})
-		return
+// enterLocked is enter for who has no slot.
+func (l *Limiter) enterLocked(ctx context.Context, w *waiter, early int64) (pass, error) {
+	if w.units > l.least {
+		return pass{}, l.refusedLocked(l.refusal(ErrCostTooHigh, 0))
 	}
+	w.limit = noLimit
+	if l.policy.MaxWait > 0 {
+		w.limit = w.began + l.policy.MaxWait.Microseconds()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if at := l.now() + time.Until(deadline).Microseconds(); at < w.limit {
+			w.limit, w.byCtx = at, true
+		}
+	}
+	l.joinLocked(w)
+	return l.awaitLocked(ctx, w, early)
+}
+
+// refusedLocked counts and tells a refusal, and returns it.
+func (l *Limiter) refusedLocked(err error) error {
 	l.stats.Refused++
 	e := Event{Kind: EventRefused, Err: err}
 	if refusal, ok := err.(*Error); ok {
 		e.Wait = refusal.Wait
 	}
 	l.tellLocked(e)
+	return err
 }
 
 // untilNews is the wait of who cannot know when it may leave.
 const untilNews = -1
 
-// awaitLocked queues a waiter and waits for its turn. It gives mu up meanwhile.
-func (l *Limiter) awaitLocked(ctx context.Context, now, units int64) (pass, error) {
-	w := &waiter{units: units, limit: noLimit, wake: make(chan struct{}, 1)}
-	if l.policy.MaxWait > 0 {
-		w.limit = now + l.policy.MaxWait.Microseconds()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if at := now + time.Until(deadline).Microseconds(); at < w.limit {
-			w.limit, w.byCtx = at, true
-		}
-	}
-	if units > l.least {
-		return pass{}, l.refusal(ErrCostTooHigh, 0)
-	}
+// awaitLocked waits for w's turn, or for early before it; then the pass holds
+// on to w. It gives mu up meanwhile.
+func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, early int64) (pass, error) {
 	l.stats.Waiting++
 	defer func() { l.stats.Waiting-- }()
-	l.joinLocked(w)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		p, wait, err := l.stepLocked(w)
-		if err != nil || wait == 0 {
-			return p, err
+		p, wait, err := l.stepLocked(w, early)
+		if err != nil {
+			return p, l.refusedLocked(err)
+		}
+		if wait == 0 {
+			return p, nil
 		}
 		var fires <-chan time.Time
 		if wait != untilNews {
@@ -266,7 +283,7 @@ func (l *Limiter) awaitLocked(ctx context.Context, now, units int64) (pass, erro
 		}
 		l.mu.Lock()
 		if err := ctx.Err(); err != nil {
-			return pass{}, l.quitLocked(w, err)
+			return pass{}, l.refusedLocked(l.quitLocked(w, err))
 		}
 	}
 }
@@ -281,9 +298,9 @@ func (l *Limiter) joinLocked(w *waiter) {
 	l.flyLocked()
 }
 
-// stepLocked says what w does next: leave with the pass (a wait of zero), fail,
+// stepLocked says what w does next: go on with the pass (a wait of zero), fail,
 // or wait that long, unless nudged.
-func (l *Limiter) stepLocked(w *waiter) (p pass, wait int64, err error) {
+func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err error) {
 	for {
 		now := l.now()
 		switch {
@@ -293,31 +310,41 @@ func (l *Limiter) stepLocked(w *waiter) (p pass, wait int64, err error) {
 			return p, untilNews, nil
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
-		case w.state == holding && 2*(l.clock.key(now)-w.slot.slot) > l.shortest:
-			// So late that to report it would not mend it: take another.
+		case w.state == holding && l.tooLateLocked(w.slot):
 			l.dropLocked(w)
 			l.joinLocked(w)
 			continue
 		}
 		at := l.leavesLocked(w)
-		if at > w.limit { // the clock was stopped meanwhile
+		switch {
+		case at > w.limit: // the clock was stopped meanwhile
 			l.dropLocked(w)
 			l.refuseLocked(w, at-now)
-			continue
-		}
-		if w.state == holding && l.staleLocked(max(at, now)) {
-			// Hear the clock just before leaving, so that it costs no time.
-			if wait = at - now - l.leadLocked(); wait > 0 {
+		case at-early > now:
+			wait = at - early - now
+			if early == 0 && l.staleLocked(w, at) {
+				wait = max(0, wait-l.leadLocked())
+			}
+			if wait > 0 {
 				return p, wait, nil
 			}
 			l.lookLocked(w)
 			return p, untilNews, nil
+		case at > now:
+			return pass{waiter: w, began: w.began}, 0, nil
+		case l.staleLocked(w, now):
+			l.lookLocked(w)
+			return p, untilNews, nil
+		default:
+			return l.leaveLocked(w, now), 0, nil
 		}
-		if at > now {
-			return p, at - now, nil
-		}
-		return l.leaveLocked(w, now), 0, nil
 	}
+}
+
+// tooLateLocked reports whether now is so much after a slot that to report it
+// would not mend it: more than half of the shortest period.
+func (l *Limiter) tooLateLocked(s span) bool {
+	return 2*(l.clock.key(l.now())-s.slot) > l.shortest
 }
 
 // leavesLocked returns when w leaves, as far as is known.
@@ -331,25 +358,26 @@ func (l *Limiter) leavesLocked(w *waiter) int64 {
 // leaveLocked lets w go.
 func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 	delete(l.slotted, w)
-	p := pass{slot: w.slot, made: w.made, resume: l.clock.resume}
 	if w.state == sharing {
-		p.share = true
 		l.sentLocked(now, w.units)
-		return p
 	}
-	l.departLocked(p, now)
-	return p
+	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, began: w.began}
 }
 
-// departLocked reports a departure that was late beyond what the slack leaves
-// room for, so that those behind keep their distance.
-func (l *Limiter) departLocked(p pass, now int64) {
-	left := l.clock.key(now)
-	if 2*(left-p.slot.slot) <= l.slack || p.share || p.made != l.generation() {
-		return
+// departLocked tells that the caller of p leaves now. When that is later than
+// the slack leaves room for, those behind must know, to keep their distance.
+func (l *Limiter) departLocked(p *pass) {
+	now := l.now()
+	late := int64(0)
+	if !p.share {
+		late = max(0, l.clock.key(now)-p.slot.slot)
 	}
-	l.late = append(l.late, late{p.slot.slot, left, p.slot.units})
-	l.flyLocked()
+	if 2*late > l.slack && p.made == l.generation() {
+		l.late = append(l.late, lateness{p.slot.slot, now - l.clock.diff, p.slot.units})
+		l.flyLocked()
+	}
+	l.stats.Late = duration(late)
+	l.tellLocked(Event{Kind: EventSlot, Wait: duration(now - p.began), Late: duration(late)})
 }
 
 // generation returns the generation of the state that was heard of last.
@@ -409,10 +437,11 @@ func (l *Limiter) refusal(reason error, wait int64) *Error {
 	return &Error{Key: l.key, Wait: duration(max(0, wait)), Err: reason}
 }
 
-// staleLocked reports whether the clock must be heard before leaving at at:
+// staleLocked reports whether the clock must be heard before w leaves at at:
 // there has been no news for long, or a pause is being asked for.
-func (l *Limiter) staleLocked(at int64) bool {
-	return l.remote && !l.outage.away && (at-l.clock.heard > lookAfter.Microseconds() || l.pausingLocked())
+func (l *Limiter) staleLocked(w *waiter, at int64) bool {
+	return w.state == holding && l.remote && !l.outage.away &&
+		(at-l.clock.heard > lookAfter.Microseconds() || l.pausingLocked())
 }
 
 // The bounds of how long before leaving the clock is asked for.

@@ -275,11 +275,11 @@ func (l *ledger) giveBack(back []span) {
 
 // late moves bookings to when they were used, or, if others are booked behind
 // that, sets the clock back so that they keep the distance.
-func (l *ledger) late(lates []late) {
+func (l *ledger) late(lates []lateness) {
 	var worst, left int64
 	for _, d := range lates {
-		d.left = min(d.left, l.key)
-		worst, left = max(worst, d.left-d.slot), max(left, d.left)
+		at := min(d.left-l.offset, l.key)
+		worst, left = max(worst, at-d.slot), max(left, at)
 	}
 	if worst <= 0 {
 		return
@@ -294,7 +294,7 @@ func (l *ledger) late(lates []late) {
 		for i := range l.logs {
 			g := &l.logs[i]
 			if found := g.remove(map[int64]int64{g.rounded(d.slot): d.units}); found > 0 {
-				g.append(min(d.left, l.key), found)
+				g.append(min(d.left-l.offset, l.key), found)
 			}
 		}
 	}

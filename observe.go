@@ -12,7 +12,7 @@ type EventKind int
 // What can happen to a request or to a key. The comment says which fields of
 // [Event] are set besides Kind and Key.
 const (
-	EventSlot     EventKind = iota + 1 // a request got its slot; Wait is how long it waited
+	EventSlot     EventKind = iota + 1 // a request left; Wait is how long it waited, Late how much after its slot it left
 	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
 	EventUnrouted                      // a request matched no route and passes untouched; Key is empty
 	EventPaused                        // the key's clock was stopped for Wait; Reason says who asked
@@ -37,6 +37,7 @@ type Event struct {
 	Kind    EventKind
 	Key     string
 	Wait    time.Duration
+	Late    time.Duration
 	Reason  string
 	Attempt int
 	Outage  Outage
@@ -46,15 +47,17 @@ type Event struct {
 // Stats is what one process knows of one key. Counters start at zero when the
 // process first uses the key, and again after it has been forgotten as unused.
 type Stats struct {
-	LocalHits   uint64    // requests that left on a slot already held, without a call to Redis
-	RoundTrips  uint64    // calls to Redis
-	GivenBack   uint64    // slots returned unused
-	Refused     uint64    // requests refused
-	Degraded    uint64    // requests that were decided without Redis during an outage
-	Waiting     int       // requests waiting now
-	PausedUntil time.Time // when the key's clock runs again, as far as this process knows; zero when it runs
-	NextSlot    time.Time // when the next of this process's waiting requests leaves; zero when none has a slot yet
-	Away        bool      // Redis is not answering
+	LocalHits   uint64        // requests that left on a slot already held, without a call to Redis
+	RoundTrips  uint64        // calls to Redis
+	GivenBack   uint64        // slots returned unused
+	Refused     uint64        // requests refused
+	Degraded    uint64        // requests that were decided without Redis during an outage
+	Waiting     int           // requests waiting now
+	PausedUntil time.Time     // when the key's clock runs again, as far as this process knows; zero when it runs
+	Late        time.Duration // how much after its slot the last request left
+	HeadStart   time.Duration // how long before its slot a request enters Base, to have its connection ready
+	NextSlot    time.Time     // when the next of this process's waiting requests leaves; zero when none has a slot yet
+	Away        bool          // Redis is not answering
 }
 
 // logLevels says which events are logged, and how loud. A refusal is the

@@ -42,15 +42,15 @@ type window interface {
 // A query is what a process has to say and ask of a key in one exchange, in
 // the order of the fields. Its zero value only looks at the clock.
 type query struct {
-	restore    *past  // state that Redis lost
-	charge     int64  // slots used without asking
-	generation int64  // of the state in which back and late were booked
-	back       []span // slots not used, the latest first
-	late       []late // departures after their slots, the earliest first
-	pause      int64  // how long to stop the clock; 0: not
-	paused     int64  // the resume known when the request whose answer asks for the pause was sent
-	heard      int64  // the serial that the state has at least, unless it was lost
-	asks       []ask  // slots wanted, in order
+	restore    *past      // state that Redis lost
+	charge     int64      // slots used without asking
+	generation int64      // of the state in which back and late were booked
+	back       []span     // slots not used, the latest first
+	late       []lateness // departures after their slots, the earliest first
+	pause      int64      // how long to stop the clock; 0: not
+	paused     int64      // the resume known when the request whose answer asks for the pause was sent
+	heard      int64      // the serial that the state has at least, unless it was lost
+	asks       []ask      // slots wanted, in order
 }
 
 // A past is what a process knows of a state that Redis lost.
@@ -66,8 +66,9 @@ type entry struct{ at, upto int64 }
 // A span is a number of slots at one time.
 type span struct{ slot, units int64 }
 
-// late tells that units of slot left at left.
-type late struct{ slot, left, units int64 }
+// A lateness tells that units of slot left at a time of the window's own clock,
+// not the key's: that way, one burst reported many times counts once.
+type lateness struct{ slot, left, units int64 }
 
 // An ask is for count bookings of cost slots each. Each is granted or refused.
 type ask struct {

@@ -54,7 +54,7 @@ func (s *schedule) query(bounds []bound) *query {
 	case 3:
 		if len(s.booked) > 0 {
 			b := s.booked[s.r.IntN(len(s.booked))]
-			q.late = []late{{b.slot, b.slot + s.r.Int64N(s.unit), b.units}, {b.slot, b.slot + s.r.Int64N(s.unit), 1}}
+			q.late = []lateness{{b.slot, b.slot + s.r.Int64N(s.unit), b.units}, {b.slot, b.slot + s.r.Int64N(s.unit), 1}}
 		}
 	case 4:
 		if s.r.IntN(8) == 0 && len(s.past) > 0 {
@@ -234,7 +234,7 @@ func (h *history) advance(d int64) {
 		if b.late > h.slack/2 {
 			h.l.exchange(h.now, &query{
 				generation: h.l.generation,
-				late:       []late{{b.slot, h.now - h.l.offset, b.units}},
+				late:       []lateness{{b.slot, h.now, b.units}},
 			})
 		}
 	}

@@ -18,7 +18,7 @@
 --   restore serial offset resume N (at number)*N    N pairs that the process remembers; serial must be newer
 --   charge  units                                   slots used without asking, now
 --   back    generation N (slot units)*N             slots not used, the latest first
---   late    generation N (slot left units)*N        units of slot left at `left`, the earliest first
+--   late    generation N (slot left units)*N        units of slot left at TIME left, the earliest first
 --   pause   for heard                               heard: the resume known when the request was sent
 --   reserve heard N (count cost longest)*N          heard: the serial known; longest: -1 for no bound
 --
@@ -231,7 +231,7 @@ end
 function ops.late()
   local void, late, worst, left = number() ~= state.generation, {}, 0, 0
   for i = 1, number() do
-    late[i] = {slot = number(), left = min(number(), key), units = number()}
+    late[i] = {slot = number(), left = min(number() - state.offset, key), units = number()}
     worst, left = max(worst, late[i].left - late[i].slot), max(left, late[i].left)
   end
   if void or worst <= 0 then return end
