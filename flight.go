@@ -261,19 +261,24 @@ func (l *Limiter) grantLocked(f *flight, a *answer) {
 
 // pauseFor asks that the key's clock be stopped for d from now, for the whole
 // fleet. heard is the last pause known when the request was sent whose answer
-// asks for it: one sent before the last pause cannot lengthen that.
-func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) {
+// asks for it: one sent before the last pause cannot lengthen that. pauseFor
+// reports whether, as far as this process knows, the clock will stand for d.
+func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) bool {
 	l.mu.Lock()
 	defer l.unlock()
 	until := l.now() + micros(d)
-	if heard < l.clock.resume || until <= l.pause.until {
-		return
+	switch {
+	case until <= l.pause.until:
+		return true
+	case heard < l.clock.resume:
+		return until <= l.clock.resume+l.clock.diff
 	}
 	l.pause = pauseAsk{until, heard, reason}
 	if l.outage.away && l.outage.share != nil {
 		l.outage.share.exchange(l.now(), &query{pause: micros(d), paused: l.outage.share.resume})
 	}
 	l.flyLocked()
+	return true
 }
 
 // pausingLocked reports whether a pause has been asked for and not yet heard of.

@@ -46,6 +46,7 @@ type Limiter struct {
 	late      []lateness           // to report
 	pause     pauseAsk             // to ask for
 	lease     lease
+	head      headStart
 	memory    memory
 	outage    outage
 	busy      int64   // nothing heard or booked so far matters after this
@@ -180,7 +181,7 @@ func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Away = l.outage.away
+	s.Away, s.HeadStart = l.outage.away, duration(l.head.early())
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
 			s.NextSlot = at
@@ -198,7 +199,7 @@ func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 	p, err := l.enter(ctx, cost, 0)
 	if err == nil {
 		l.mu.Lock()
-		l.departLocked(&p)
+		l.departLocked(&p, l.now())
 		l.unlock()
 	}
 	return p, err
@@ -364,20 +365,26 @@ func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, began: w.began}
 }
 
-// departLocked tells that the caller of p leaves now. When that is later than
-// the slack leaves room for, those behind must know, to keep their distance.
-func (l *Limiter) departLocked(p *pass) {
-	now := l.now()
-	late := int64(0)
-	if !p.share {
-		late = max(0, l.clock.key(now)-p.slot.slot)
+// departLocked tells that the caller of p left at left.
+func (l *Limiter) departLocked(p *pass, left int64) {
+	late := l.reportLocked(p, left)
+	l.tellLocked(Event{Kind: EventSlot, Wait: duration(left - p.began), Late: late})
+}
+
+// reportLocked returns how long after its slot the caller of p left. When that
+// is more than the slack leaves room for, those behind must know, to keep their
+// distance.
+func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
+	if p.share {
+		return 0
 	}
+	late := max(0, l.clock.key(left)-p.slot.slot)
 	if 2*late > l.slack && p.made == l.generation() {
-		l.late = append(l.late, lateness{p.slot.slot, now - l.clock.diff, p.slot.units})
+		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.diff, p.slot.units})
 		l.flyLocked()
 	}
 	l.stats.Late = duration(late)
-	l.tellLocked(Event{Kind: EventSlot, Wait: duration(now - p.began), Late: duration(late)})
+	return l.stats.Late
 }
 
 // generation returns the generation of the state that was heard of last.

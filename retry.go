@@ -3,6 +3,7 @@ package pacecar
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -31,7 +32,7 @@ func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 func newRetrier(r *Retry) *retryablehttp.Client {
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{Transport: attempts{}},
-		RetryMax:   cmp.Or(r.Max, 3),
+		RetryMax:   r.max(),
 		CheckRetry: func(ctx context.Context, _ *http.Response, _ error) (bool, error) {
 			return callOf(ctx).repeats(), nil
 		},
@@ -67,13 +68,15 @@ func (c *call) loop() {
 	}
 }
 
-// repeats decides whether another attempt follows, if there are any left.
+// repeats decides whether another attempt follows.
 func (c *call) repeats() bool {
 	var refusal *Error
-	if errors.As(c.err, &refusal) || c.req.Context().Err() != nil || hasBody(c.req) && c.req.GetBody == nil {
+	switch {
+	case c.sent > c.t.config.Retry.max(), errors.As(c.err, &refusal), c.req.Context().Err() != nil:
 		return false
-	}
-	if c.resp != nil && c.resp.StatusCode == http.StatusSwitchingProtocols {
+	case hasBody(c.req) && c.req.GetBody == nil:
+		return false
+	case c.resp != nil && c.resp.StatusCode == http.StatusSwitchingProtocols:
 		return false
 	}
 	retry := c.repeatable()
@@ -82,7 +85,21 @@ func (c *call) repeats() bool {
 			retry = r
 		}
 	}
-	return retry && c.worthwhile()
+	return retry && c.worthwhile() && c.rewind()
+}
+
+// rewind gets the body of the next attempt, while the last answer is still
+// there to be returned if that fails.
+func (c *call) rewind() bool {
+	if !hasBody(c.req) {
+		return true
+	}
+	body, err := c.req.GetBody()
+	if err != nil {
+		return false
+	}
+	c.body = body
+	return true
 }
 
 // repeatable is the default of Retry.Check.
@@ -103,46 +120,61 @@ func (c *call) repeatable() bool {
 	return false
 }
 
-// worthwhile reports whether the wait that the upstream asked for may be
-// waited. It is never shortened: a longer one ends the call.
+// worthwhile reports whether the wait before the next attempt may be waited. It
+// is never shortened: a longer one ends the call.
 func (c *call) worthwhile() bool {
-	wait := c.said.wait
-	if !c.said.limited {
-		return true
-	}
-	if wait > cmp.Or(c.t.config.Retry.MaxRetryAfter, time.Minute) || c.policy.MaxWait > 0 && wait > c.policy.MaxWait {
+	r := &c.t.config.Retry
+	switch {
+	case !c.said.pauses():
+		c.wait = r.backoff(c.sent)
+	case c.said.named && c.wait > cmp.Or(r.MaxRetryAfter, time.Minute):
+		return false
+	case c.policy.MaxWait > 0 && c.wait > c.policy.MaxWait:
 		return false
 	}
 	deadline, ok := c.req.Context().Deadline()
-	return !ok || wait <= time.Until(deadline)
+	return !ok || c.wait < time.Until(deadline)
 }
 
 // clear makes way for the next attempt, and returns how long to sleep before
-// it asks for a slot. Of a wait that stopped the key, the limiter takes care.
+// it asks for a slot. Of a wait for which the key's clock stands, the limiter
+// takes care.
 func (c *call) clear() time.Duration {
-	wait := c.t.config.Retry.backoff(c.sent)
-	if c.said.limited {
-		wait = c.said.wait - c.paused
-	}
-	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: wait, Reason: c.said.reason, Err: c.err})
+	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: c.wait, Reason: c.said.reason, Err: bare(c.err)})
 	if c.resp != nil {
 		drain(c.resp.Body)
 		c.resp = nil
 	}
-	return wait
+	if c.stands {
+		return 0
+	}
+	return c.wait
 }
+
+// bare returns err without the URL that the error of an http.Client in Base
+// would show, query and all.
+func bare(err error) error {
+	var outer *url.Error
+	for errors.As(err, &outer) {
+		err = outer.Err
+	}
+	return err
+}
+
+// max returns how many attempts may follow the first.
+func (r *Retry) max() int { return max(0, cmp.Or(r.Max, 3)) }
 
 // backoff returns a wait before the attempt after the nth: exponential, with
 // full jitter, but no hot loop.
 func (r *Retry) backoff(n int) time.Duration {
-	most := r.maxBackoff()
-	for d := r.minBackoff(); d < most && n > 0; n-- {
-		if n == 1 {
-			most = d
-		}
+	d, most := r.minBackoff(), r.maxBackoff()
+	for ; n > 1 && d <= most/2; n-- {
 		d *= 2
 	}
-	return max(min(adviceFloor, most), rand.N(most))
+	if n > 1 {
+		d = most
+	}
+	return max(min(adviceFloor, d), rand.N(d))
 }
 
 // The bounds on reading what is left of a response, to keep its connection.
@@ -153,6 +185,9 @@ const (
 
 // drain reads the rest of a body if that is short, and closes it.
 func drain(body io.ReadCloser) {
+	if body == nil { // of a Base that is not net/http's
+		return
+	}
 	bound := time.AfterFunc(drainTime, func() { _ = body.Close() })
 	_, _ = io.CopyN(io.Discard, body, drainBytes)
 	bound.Stop()
@@ -177,6 +212,9 @@ func unsent(err error) bool {
 // passing reports whether err may be gone the next time: not a bad scheme or
 // header, nor a certificate that is not trusted.
 func passing(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return false
+	}
 	retry, _ := retryablehttp.DefaultRetryPolicy(context.Background(), nil, &url.Error{Err: err})
 	return retry
 }

@@ -1,7 +1,6 @@
 package pacecar
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math"
@@ -86,54 +85,59 @@ type call struct {
 	resp   *http.Response
 	err    error
 	said   advice
-	paused time.Duration // how long the last answer stopped the key
+	wait   time.Duration // from the last outcome to the next attempt, at least
+	stands bool          // the key's clock stands for all of wait
+	body   io.ReadCloser // of the next attempt; nil: the request's own, or none
 }
 
 // attempt waits for a slot, sends the request once, and learns from the answer.
 func (c *call) attempt() {
 	c.sent++
-	c.resp, c.said, c.paused = nil, advice{}, 0
-	req := c.req.WithContext(context.WithValue(c.req.Context(), sentKey{}, c.req.URL.Host))
-	if c.sent > 1 && hasBody(c.req) {
-		if req.Body, c.err = c.req.GetBody(); c.err != nil {
-			return
-		}
+	c.resp, c.said, c.stands = nil, advice{}, false
+	body := c.req.Body
+	if c.body != nil {
+		body, c.body = c.body, nil
 	}
-	var l *Limiter
-	var p pass
-	if l, p, c.err = c.slot(req); c.err != nil {
-		closeBody(req)
+	d, err := c.slot()
+	if err != nil {
+		c.err = err
+		if body != nil {
+			_ = body.Close()
+		}
 		return
 	}
-	c.resp, c.err = c.t.base().RoundTrip(req)
+	req := c.req.WithContext(d.trace(c.req.URL.Host))
+	req.Body = body
+	c.resp, c.err = d.done(c.t.base().RoundTrip(req))
 	switch {
 	case c.err != nil && c.resp != nil: // never both
-		_ = c.resp.Body.Close()
+		if c.resp.Body != nil {
+			_ = c.resp.Body.Close()
+		}
 		c.resp = nil
 	case c.resp != nil:
 		c.resp.Request = c.req
-		c.learn(l, p)
+		c.learn(d)
 	}
 }
 
-// slot waits until req may be sent.
-func (c *call) slot(req *http.Request) (*Limiter, pass, error) {
+// slot waits until the request may enter Base.
+func (c *call) slot() (*sending, error) {
 	cost := 1
 	if c.policy.Cost != nil {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		l := c.t.limiters.get(c.key, c.policy)
-		p, err := l.wait(req.Context(), cost)
+		d, err := c.t.limiters.get(c.key, c.policy).board(c.req.Context(), cost)
 		if err != errForgotten {
-			return l, p, err
+			return d, err
 		}
 	}
 }
 
 // learn reads what the upstream says about waiting, and stops the key's clock
 // for the whole fleet if it asks for that.
-func (c *call) learn(l *Limiter, p pass) {
+func (c *call) learn(d *sending) {
 	if c.resp.StatusCode == http.StatusSwitchingProtocols {
 		return // not a word of HTTP follows
 	}
@@ -141,15 +145,18 @@ func (c *call) learn(l *Limiter, p pass) {
 	if !c.said.pauses() {
 		return
 	}
-	if !c.said.named {
-		c.said.wait = c.t.config.Retry.backoff(c.sent)
+	if c.wait = c.said.wait; !c.said.named {
+		c.wait = c.t.config.Retry.backoff(c.sent)
 	}
-	c.paused = min(c.said.wait, c.policy.maxPause())
-	l.pauseFor(c.paused, p.resume, c.said.reason)
+	pause := min(c.wait, c.policy.maxPause())
+	c.stands = d.l.pauseFor(pause, d.pass.resume, c.said.reason) && pause == c.wait
 }
 
 // outcome is what RoundTrip returns.
 func (c *call) outcome() (*http.Response, error) {
+	if c.body != nil { // the context ended before the attempt
+		_ = c.body.Close()
+	}
 	var refusal *Error
 	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && c.req.Context().Err() == nil &&
 		!errors.Is(refusal, ErrCostTooHigh) {
@@ -176,13 +183,9 @@ func refuse429(req *http.Request, refusal *Error) *http.Response {
 	}
 }
 
-// sentKey is the context key under which an attempt carries the host for which
-// it has a slot.
-type sentKey struct{}
-
 // nested reports whether a Transport above has taken a slot for this request.
 func nested(req *http.Request) bool {
-	host, ok := req.Context().Value(sentKey{}).(string)
+	host, ok := req.Context().Value(slotKey{}).(string)
 	return ok && req.URL != nil && host == req.URL.Host
 }
 

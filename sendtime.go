@@ -1,0 +1,234 @@
+package pacecar
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What counts is when a request leaves, and one that has to set up a connection
+// leaves much later than it enters Base. Where Base tells when it has a
+// connection (httptrace's GotConn; net/http's does, for HTTP/1 and HTTP/2), a
+// request enters Base before its slot, by as much as connections took to set up
+// of late, and is held there until its slot. So a cold connection costs no
+// lateness, and a request whose slot has come is not held at all.
+
+// maxHeadStart bounds how long a connection is held unused.
+const maxHeadStart = time.Second
+
+// A headStart is what a limiter has learnt of how Base sends.
+type headStart struct {
+	told  bool  // Base has told of a connection
+	blind bool  // Base has sent without telling: it gets no head start
+	setup int64 // what it took to set up a connection of late
+}
+
+// learn takes in how long a connection took to set up: the longest counts, and
+// fades.
+func (h *headStart) learn(took int64) {
+	h.setup = min(max(took, h.setup-(h.setup-took)/8), maxHeadStart.Microseconds())
+}
+
+// early returns how long before its slot a request enters Base.
+func (h *headStart) early() int64 {
+	if !h.told || h.blind {
+		return 0
+	}
+	return h.setup
+}
+
+// A sending follows one attempt through Base to the moment at which it
+// leaves.
+type sending struct {
+	l    *Limiter
+	ctx  sendContext
+	cost int
+
+	mu      sync.Mutex // guards what follows; not held while waiting
+	pass    pass
+	entered int64
+	left    bool  // and it was told so
+	conns   int   // connections that Base has told of
+	err     error // why it must not leave
+}
+
+// board takes a slot for a request that is about to enter Base.
+func (l *Limiter) board(ctx context.Context, cost int) (*sending, error) {
+	l.mu.Lock()
+	early := l.head.early()
+	l.mu.Unlock()
+	p, err := l.enter(ctx, cost, early)
+	if err != nil {
+		return nil, err
+	}
+	d := &sending{l: l, cost: cost, pass: p, entered: l.now()}
+	d.ctx.Context = ctx
+	l.mu.Lock()
+	if l.head.blind {
+		d.left = true
+		l.departLocked(&d.pass, d.entered)
+	}
+	l.unlock()
+	return d, nil
+}
+
+// trace returns the context with which the request enters Base. It tells a
+// Transport within that there is a slot for host.
+func (d *sending) trace(host string) context.Context {
+	d.ctx.host = host
+	return httptrace.WithClientTrace(&d.ctx, &httptrace.ClientTrace{GotConn: d.gotConn})
+}
+
+// gotConn is called when Base has a connection for the request, and holds it
+// until the request may leave. A second call for one request means that Base
+// sends it again, on a connection that was found dead: that takes another slot.
+func (d *sending) gotConn(info httptrace.GotConnInfo) {
+	d.mu.Lock()
+	d.conns++
+	p, left, again, failed := d.pass, d.left, d.conns > 1, d.err
+	d.mu.Unlock()
+
+	l := d.l
+	l.mu.Lock()
+	l.head.told = true
+	if !info.Reused && !again {
+		l.head.learn(l.now() - d.entered)
+	}
+	l.mu.Unlock()
+	err := failed
+	switch {
+	case failed != nil:
+	case again:
+		if p, err = l.enter(d.ctx.Context, d.cost, 0); err == nil {
+			l.mu.Lock()
+			l.departLocked(&p, l.now())
+			l.unlock()
+		}
+	default:
+		p, err = l.leave(d.ctx.Context, p, left)
+	}
+
+	d.mu.Lock()
+	d.pass, d.left, d.err = p, true, err
+	d.mu.Unlock()
+	if err != nil { // there is no other way to keep Base from sending it
+		d.ctx.abort()
+		if info.Conn != nil && !multiplexed(info.Conn) {
+			_ = info.Conn.Close()
+		}
+	}
+}
+
+// leave waits for what is left until the slot of p, which Base has a
+// connection for, and tells that it leaves, if that was not told.
+func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
+	l.mu.Lock()
+	defer l.unlock()
+	var err error
+	switch {
+	case p.waiter != nil:
+		p, err = l.awaitLocked(ctx, p.waiter, 0)
+	case !p.share && l.tooLateLocked(p.slot):
+		l.giveBackLocked(p.slot, p.made)
+		w := &waiter{units: p.slot.units, began: p.began, wake: make(chan struct{}, 1)}
+		p, err = l.enterLocked(ctx, w, 0)
+	}
+	switch {
+	case err != nil:
+	case told:
+		l.reportLocked(&p, l.now())
+	default:
+		l.departLocked(&p, l.now())
+	}
+	return p, err
+}
+
+// done takes in what came of the request, and returns it.
+func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
+	d.mu.Lock()
+	p, left, told, refusal := d.pass, d.left, d.conns > 0, d.err
+	d.mu.Unlock()
+	if !told {
+		d.l.untold(p, left, d.entered, err)
+	}
+	if err != nil && refusal != nil {
+		return nil, refusal
+	}
+	return resp, err
+}
+
+// untold takes in that Base is done with a request and has told of no
+// connection: it had none, or it never tells.
+func (l *Limiter) untold(p pass, left bool, entered int64, err error) {
+	l.mu.Lock()
+	defer l.unlock()
+	if err != nil && (l.head.told || unsent(err)) && !l.head.blind { // it did not leave
+		if p.waiter != nil {
+			l.dropLocked(p.waiter)
+		} else if !p.share {
+			l.giveBackLocked(p.slot, p.made)
+		}
+		return
+	}
+	l.head.blind = true
+	if p.waiter != nil {
+		p = l.leaveLocked(p.waiter, entered)
+	}
+	if !left {
+		l.departLocked(&p, entered)
+	}
+}
+
+// A sendContext is a request's context that can end on its own, without what a
+// derived context costs: one that is cancelled for good would cut off the
+// response's body, and one that is not would stay with its parent.
+type sendContext struct {
+	context.Context
+	host    string // for which there is a slot
+	aborted atomic.Bool
+}
+
+// closed is the Done channel of what has ended.
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (c *sendContext) abort() { c.aborted.Store(true) }
+
+func (c *sendContext) Done() <-chan struct{} {
+	if c.aborted.Load() {
+		return closed
+	}
+	return c.Context.Done()
+}
+
+func (c *sendContext) Err() error {
+	if c.aborted.Load() {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
+func (c *sendContext) Value(key any) any {
+	if key == (slotKey{}) {
+		return c.host
+	}
+	return c.Context.Value(key)
+}
+
+// slotKey is the context key under which an attempt carries the host for which
+// it has a slot.
+type slotKey struct{}
+
+// multiplexed reports whether a connection carries other requests too: HTTP/2
+// looks at the context before it sends, and must not lose its connection.
+func multiplexed(conn any) bool {
+	c, ok := conn.(interface{ ConnectionState() tls.ConnectionState })
+	return ok && c.ConnectionState().NegotiatedProtocol == "h2"
+}
