@@ -181,7 +181,7 @@ func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Away, s.HeadStart = l.outage.away, duration(l.head.early())
+	s.Away, s.HeadStart = l.outage.away, duration(l.head.early(nil))
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
 			s.NextSlot = at

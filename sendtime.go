@@ -33,12 +33,18 @@ func (h *headStart) learn(took int64) {
 	h.setup = min(max(took, h.setup-(h.setup-took)/8), maxHeadStart.Microseconds())
 }
 
-// early returns how long before its slot a request enters Base.
-func (h *headStart) early() int64 {
-	if !h.told || h.blind {
+// early returns how long before its slot a request enters Base. net/http's
+// transport is known to tell: before its first connection, it gets the most.
+func (h *headStart) early(base http.RoundTripper) int64 {
+	switch _, tells := base.(*http.Transport); {
+	case h.blind:
 		return 0
+	case h.told:
+		return h.setup
+	case tells:
+		return maxHeadStart.Microseconds()
 	}
-	return h.setup
+	return 0
 }
 
 // A sending follows one attempt through Base to the moment at which it
@@ -57,9 +63,9 @@ type sending struct {
 }
 
 // board takes a slot for a request that is about to enter Base.
-func (l *Limiter) board(ctx context.Context, cost int) (*sending, error) {
+func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (*sending, error) {
 	l.mu.Lock()
-	early := l.head.early()
+	early := l.head.early(base)
 	l.mu.Unlock()
 	p, err := l.enter(ctx, cost, early)
 	if err != nil {

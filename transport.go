@@ -128,7 +128,7 @@ func (c *call) slot() (*sending, error) {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		d, err := c.t.limiters.get(c.key, c.policy).board(c.req.Context(), cost)
+		d, err := c.t.limiters.get(c.key, c.policy).board(c.req.Context(), c.t.base(), cost)
 		if err != errForgotten {
 			return d, err
 		}
