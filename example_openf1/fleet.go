@@ -28,7 +28,7 @@ type worker struct {
 	enc    *json.Encoder // on stdin
 
 	jobs   map[int]job // handed to it, without a result yet
-	calls  int         // results it brought
+	calls  int         // its jobs that the upstream answered
 	stats  pacecar.Stats
 	events []event
 	gone   bool   // its stdout has ended
@@ -168,7 +168,9 @@ func (f *fleet) receive(l letter, p *plan) {
 	if r := l.message.Result; r != nil {
 		if j, ok := w.jobs[r.ID]; ok {
 			delete(w.jobs, r.ID)
-			w.calls++
+			if r.Status != 0 {
+				w.calls++
+			}
 			p.finish(j, *r)
 		}
 	}

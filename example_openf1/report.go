@@ -149,14 +149,17 @@ func (r *report) printOutage(w io.Writer) {
 				parts = append(parts, "with it again since "+at(e.At))
 			}
 		}
-		if len(parts) > 0 || k.stats.Degraded > 0 {
-			did := "refused meanwhile"
-			if r.o.outage == pacecar.FailOpen {
-				did = "sent on its own share"
-			}
-			parts = append(parts, fmt.Sprintf("%s: %d", did, k.stats.Degraded))
-			fmt.Fprintf(w, "worker %d: %s\n", k.number, strings.Join(parts, ", "))
+		switch {
+		case len(parts) > 0 && r.o.outage == pacecar.FailOpen:
+			parts = append(parts, fmt.Sprintf("sent on its own share: %d", k.stats.Degraded))
+		case len(parts) > 0:
+			parts = append(parts, fmt.Sprintf("refused meanwhile: %d", k.stats.Degraded))
+		case r.o.chaos:
+			parts = append(parts, "did not notice")
+		default:
+			continue
 		}
+		fmt.Fprintf(w, "worker %d: %s\n", k.number, strings.Join(parts, ", "))
 	}
 }
 

@@ -55,7 +55,7 @@ func smallReport() report {
 		{number: 2, calls: 1, death: "signal: killed", lost: 1, gone: true, stats: pacecar.Stats{Waiting: 1, Away: true}},
 	}}
 	return report{
-		o:    options{tier: tiers["free"], faults: []string{"429"}, outage: pacecar.FailOpen},
+		o:    options{tier: tiers["free"], chaos: true, faults: []string{"429"}, outage: pacecar.FailOpen},
 		plan: p, fleet: f, start: start, took: 8 * time.Second,
 		upstream: newStandIn(tiers["free"], newFaults(nil, 0)),
 		redis:    &embeddedRedis{killed: at(2), revived: at(4), back: closed()},
@@ -87,6 +87,7 @@ worker 1: calls: 3 (75 %)
 worker 2: calls: 1 (25 %)  died (signal: killed), left 1 unfinished
 redis: killed at 2.0s, back at 4.0s with nothing kept; policy meanwhile: fail open
 worker 1: without Redis since 3.0s, with it again since 5.0s, sent on its own share: 2
+worker 2: did not notice
 retries: 1  fleet paused for: 1.0s
 injected: 0 ()
 took: 8.0s  at best: 0.0s for 0 requests at 3/s, 30/m

@@ -196,3 +196,18 @@ func TestInject(t *testing.T) {
 		}
 	})
 }
+
+// A plain run with -fault shows each of them.
+func TestDefaultSeedHitsEveryKind(t *testing.T) {
+	o, err := parseOptions(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFaults(faultKinds, o.seed)
+	for range 28 {
+		f.draw()
+	}
+	if len(f.count) != len(faultKinds) {
+		t.Errorf("seed %d injects only %v in 28 requests", o.seed, f.count)
+	}
+}
