@@ -238,7 +238,7 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:
-		w.state, w.slot, w.made = holding, s, a.generation
+		w.state, w.slot, w.made, w.serial = holding, s, a.generation, a.serial
 		l.slotted[w] = struct{}{}
 		w.nudge()
 	}

@@ -72,6 +72,7 @@ type waiter struct {
 	state  waiterState
 	slot   span          // in state holding and sharing
 	made   int64         // the generation in which slot was booked
+	serial int64         // of the state then, or more
 	err    error         // in state refused
 	wake   chan struct{} // has room for one: state or clock have changed
 	looked bool          // is among the lookers
@@ -343,9 +344,11 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 }
 
 // tooLateLocked reports whether now is so much after a slot that to report it
-// would not mend it: more than half of the shortest period.
+// would not mend it: more than half of the shortest period, or, while there is
+// nobody to report it to, more than the slack.
 func (l *Limiter) tooLateLocked(s span) bool {
-	return 2*(l.clock.key(l.now())-s.slot) > l.shortest
+	late := l.clock.key(l.now()) - s.slot
+	return 2*late > l.shortest || l.outage.away && late > l.slack
 }
 
 // leavesLocked returns when w leaves, as far as is known.

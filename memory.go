@@ -75,11 +75,12 @@ func (m *memory) take() *past {
 	return p
 }
 
-// renew meets a state that was made anew, and restored up to a serial: it
-// returns how many of this process's own bookings that does not cover.
-func (m *memory) renew(restored int64) (uncovered int64) {
+// renew meets a state that was made anew, and restored up to a serial. It
+// returns how many of this process's own bookings that does not cover, and up
+// to which serial it covers them.
+func (m *memory) renew(restored int64) (uncovered, covered int64) {
 	if k := len(m.pairs); k == 0 || m.pairs[k-1].upto <= restored {
-		return 0
+		return 0, restored
 	}
 	for _, o := range m.own {
 		if o.serial > restored {
@@ -87,5 +88,5 @@ func (m *memory) renew(restored int64) (uncovered int64) {
 		}
 	}
 	m.pairs, m.own = nil, nil
-	return uncovered
+	return uncovered, restored
 }

@@ -3,6 +3,7 @@ package pacecar
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -45,6 +46,7 @@ const shortWindow = 2 * time.Second
 func (l *Limiter) failedLocked(f *flight, err error) {
 	o, now := &l.outage, l.now()
 	o.sent = append(f.owed, o.sent...)
+	l.late = append(f.query.late, l.late...) // told twice, it counts once
 	if f.pause.until > l.pause.until {
 		l.pause = f.pause
 	}
@@ -278,16 +280,35 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 }
 
 // renewLocked meets a state that was made anew. What this process had booked
-// in the old one still leaves at the same instants, but cannot be given back.
+// and the state does not cover is booked again, or charged if it was used.
+// What it does cover is used at the same instants as before.
 func (l *Limiter) renewLocked(now int64, a *answer) {
-	if units := l.memory.renew(a.restored); units > 0 {
-		l.outage.sent = append(l.outage.sent, span{now, units})
-	}
+	l.memory.forget(l.clock.key(now) - l.longest)
+	units, covered := l.memory.renew(a.restored)
 	moved := l.clock.offset - a.offset
+	var again []*waiter
 	for w := range l.slotted {
-		if w.state == holding {
+		switch {
+		case w.state != holding:
+		case w.serial > covered:
+			units -= w.units
+			again = append(again, w)
+			delete(l.slotted, w)
+		default:
 			w.slot.slot += moved
 		}
+	}
+	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
+	for _, w := range again {
+		w.state = queued
+		w.nudge()
+	}
+	l.queue = append(again, l.queue...)
+	for _, h := range l.lease.held {
+		units -= h.slot.units
+	}
+	if units > 0 {
+		l.outage.sent = append(l.outage.sent, span{now, units})
 	}
 	l.lease.held, l.back, l.late = nil, nil, nil
 }
