@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -425,4 +427,190 @@ func TestLimitersAreForgotten(t *testing.T) {
 			t.Errorf("%d bytes are kept", grown)
 		}
 	})
+}
+
+// golang/oauth2#805, go-github#4190: a redirect to another host is a request of
+// its own, with a slot under that host's key; what the caller set for the first
+// host does not follow.
+func TestRedirectToAnotherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{replies: []reply{says(302, "", "Location: http://files.example/1"), says(200, "")}}
+		tr := transportOf(t, Config{Base: u})
+		req := getURL(t.Context(), "http://api.example/")
+		req.Header.Set("Authorization", "Bearer x")
+		resp, err := (&http.Client{Transport: tr}).Do(req)
+		if err != nil || resp.StatusCode != 200 || u.count() != 2 {
+			t.Fatalf("got %v, %v after %d sendings", resp, err, u.count())
+		}
+		for i, want := range []sent{{host: "api.example"}, {host: "files.example"}} {
+			if got := u.got[i]; got.host != want.host || (got.header.Get("Authorization") == "") != (i == 1) {
+				t.Errorf("hop %d went to %s with %v", i, got.host, got.header)
+			}
+			if tr.Stats()[want.host].RoundTrips != 1 {
+				t.Errorf("hop %d: %+v", i, tr.Stats())
+			}
+		}
+	})
+}
+
+// opentelemetry-go-contrib#4895: an upstream that refuses before it has read a
+// large body races with nobody.
+func TestEarlyRefusalOfALargeBody(t *testing.T) {
+	body := bytes.Repeat([]byte("0123456789"), 8<<20/10)
+	for _, proto := range wires {
+		t.Run(proto, func(t *testing.T) {
+			w := &wire{proto: proto, loop: true}
+			var n atomic.Int32
+			u, base := w.serve(t, func(rw http.ResponseWriter, r *http.Request) {
+				if n.Add(1)%2 == 1 {
+					rw.WriteHeader(http.StatusTooManyRequests)
+					return
+				}
+				if got, _ := io.Copy(io.Discard, r.Body); got != int64(len(body)) {
+					t.Errorf("%d bytes arrived", got)
+				}
+			})
+			tr := w.transport(t, base)
+			for range 7 {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, u, bytes.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp := w.roundTrip(t, tr, req); resp.StatusCode != 200 {
+					t.Errorf("got %d", resp.StatusCode)
+				}
+			}
+		})
+	}
+}
+
+// golang/go#30597, go-retryablehttp#94: a body that could be wound back is not,
+// since net/http may still be reading it when the answer is there: each attempt
+// has a reader of its own, which starts where the first one stood.
+func TestSeekableBody(t *testing.T) {
+	var bodies []string
+	var n atomic.Int32
+	w := &wire{proto: "HTTP/1", loop: true}
+	u, base := w.serve(t, func(rw http.ResponseWriter, r *http.Request) {
+		if n.Add(1) < 4 {
+			rw.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, string(b))
+	})
+	text := strings.Repeat("0123456789", 100_000)
+	file := strings.NewReader("skipped" + text)
+	if _, err := file.Seek(7, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, u, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.roundTrip(t, w.transport(t, base), req)
+	if len(bodies) != 1 || bodies[0] != text {
+		t.Errorf("%d bodies arrived", len(bodies))
+	}
+}
+
+// go-retryablehttp#85, #98, #237: a call that fails for good leaves alone the
+// connections that other clients of its Base keep.
+func TestOthersKeepTheirConnections(t *testing.T) {
+	for _, proto := range wires {
+		t.Run(proto, func(t *testing.T) {
+			w := &wire{proto: proto, loop: true}
+			u, base := w.serve(t, func(rw http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/busy" {
+					rw.WriteHeader(http.StatusTooManyRequests)
+				}
+			})
+			other := &http.Client{Transport: base}
+			tr := w.transport(t, base)
+			for range 3 {
+				for _, rt := range []http.RoundTripper{other.Transport, tr} {
+					resp := w.roundTrip(t, rt, getURL(t.Context(), u+"/busy"))
+					bodyOf(t, resp)
+				}
+			}
+			if n := w.conns.Load(); n != 1 {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+}
+
+// caddy#7546: a connection is refused, which net/http tells after it has closed
+// the body. With GetBody the request is repeated whole, without it the error is
+// the result.
+func TestConnectionRefused(t *testing.T) {
+	for _, body := range []string{again, onlyOnce} {
+		synctest.Test(t, func(t *testing.T) {
+			var got []string
+			s := servePipes(t, time.Millisecond, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				got = append(got, string(b))
+			}))
+			dials := 0
+			base := s.base(t, func(tr *http.Transport) {
+				dial := tr.DialContext
+				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if dials++; dials == 1 {
+						return nil, errDial
+					}
+					return dial(ctx, network, addr)
+				}
+			})
+			tr := transportOf(t, Config{Base: base})
+			resp, err := tr.RoundTrip(request(t.Context(), "POST", body))
+			if body == onlyOnce {
+				if !errors.Is(err, errDial) || len(got) != 0 || dials != 1 {
+					t.Errorf("got %v, %v after %d dials", resp, err, dials)
+				}
+				return
+			}
+			if err != nil || len(got) != 1 || got[0] != body {
+				t.Errorf("got %v; %q arrived", err, got)
+			}
+			tr.CloseIdleConnections()
+		})
+	}
+}
+
+// TestDeadConnection: net/http finds a kept connection dead, and sends the
+// request again by itself. It tells of the second connection, and that takes a
+// slot of its own.
+func TestDeadConnection(t *testing.T) {
+	for _, max := range []int{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			seen, slots := newTrace(), 0
+			s := servePipes(t, time.Millisecond, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				seen.add(0, 1)
+				if seen.len() == 2 {
+					conn, _, _ := http.NewResponseController(rw).Hijack()
+					conn.Close()
+				}
+			}))
+			tr := transportOf(t, Config{
+				Base: s.base(t, nil), Retry: Retry{Max: max}, Routes: map[string]Policy{"/": {Rates: MustRates("1/s")}},
+				Observe: func(e Event) {
+					if e.Kind == EventSlot {
+						slots++
+					}
+				},
+			})
+			for range 2 {
+				resp, err := tr.RoundTrip(getURL(t.Context(), "http://api.example/"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				bodyOf(t, resp)
+			}
+			if seen.len() != 3 || slots != 3 || s.dials.Load() != 2 {
+				t.Errorf("%d sendings on %d connections with %d slots", seen.len(), s.dials.Load(), slots)
+			}
+			seen.check(t, MustRates("1/s"))
+			tr.CloseIdleConnections()
+		})
+	}
 }
