@@ -24,9 +24,10 @@ import (
 // for them.
 //
 // When a connection that was kept alive turns out to be dead, net/http may send
-// a request again on its own, below this Transport and without a slot of its
-// own. A Transport inside another one passes the requests of the outer on: one
-// slot, one retry loop.
+// a request again on its own, below this Transport. That takes a slot of its own
+// where Base tells of its connections, as net/http's transport does; below
+// another Base it goes uncounted. A Transport inside another one passes the
+// requests of the outer on: one slot, one retry loop.
 //
 // It is safe for concurrent use.
 type Transport struct {
