@@ -52,9 +52,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // implements [net.Error], so that url.Error's Timeout tells the same.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
 
-// Temporary reports true for every refusal that time alone can lift. It
-// implements [net.Error].
-func (e *Error) Temporary() bool { return !errors.Is(e.Err, ErrCostTooHigh) }
+// Temporary returns false, so that who asks does not try again at once what was
+// refused for good reason. It implements [net.Error].
+func (e *Error) Temporary() bool { return false }
 
 // NonRetriable marks the error for the Azure SDK (azcore's errorinfo), which
 // else would try again at once what was refused for good reason.

@@ -334,6 +334,9 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, untilNews, nil
 		case at > now:
 			return pass{waiter: w, began: w.began}, 0, nil
+		case w.state == holding && l.outage.away && l.policy.Outage == FailClosed:
+			l.dropLocked(w)
+			l.unavailableLocked(w)
 		case l.staleLocked(w, now):
 			l.lookLocked(w)
 			return p, untilNews, nil

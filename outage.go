@@ -82,11 +82,8 @@ func (l *Limiter) strandedLocked(f *flight) {
 		}
 	}
 	for w := range l.slotted {
-		if l.policy.Outage == FailClosed && w.state == holding {
-			l.dropLocked(w)
-			l.unavailableLocked(w)
-		}
-		w.nudge()
+		w.looked = false
+		w.nudge() // a slot that is still to come may find Redis back
 	}
 	l.lookers = l.lookers[:0]
 }

@@ -17,7 +17,9 @@ import (
 type Outage int
 
 const (
-	// FailClosed refuses requests with [ErrUnavailable]. It is the default.
+	// FailClosed refuses requests with [ErrUnavailable]. It is the default. A
+	// request that has its slot is refused if Redis does not answer when the
+	// slot comes.
 	FailClosed Outage = iota
 
 	// FailOpen goes on with this process's share of the quota: each Limit
@@ -41,6 +43,12 @@ func (o Outage) String() string {
 type Policy struct {
 	// Rates are what the upstream allows, all of them at once. At least one.
 	Rates Rates
+
+	// Name names the quota in Redis, in errors and events, and routes or hosts
+	// with one Name share one quota: the nodes of a cluster, say. It must not
+	// hold "#". Empty: the route's host, or its pattern where that says more;
+	// each host has a quota of its own.
+	Name string
 
 	// Key splits the quota further, say by tenant: requests for which it
 	// returns different strings have a quota each. The result becomes part of
@@ -192,6 +200,8 @@ func (p *Policy) validate() error {
 		}
 	}
 	switch {
+	case strings.Contains(p.Name, "#") || p.Name != printable(p.Name):
+		return errors.New("Name: must be up to 200 printable bytes without #")
 	case p.Outage != FailClosed && p.Outage != FailOpen:
 		return fmt.Errorf("Outage: unknown value %d", int(p.Outage))
 	case p.Replicas < 0:

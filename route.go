@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -52,10 +53,29 @@ func (r *route) muxPattern() string { return r.method + r.muxHost + r.path }
 // key names the quota of requests to host, for which a route without a host has
 // one quota each. A route with a host has one, whatever the port of the request.
 func (r *route) key(host string) string {
-	if r.host != "" {
+	switch {
+	case r.policy.Name != "":
+		return r.policy.Name
+	case r.host != "":
 		return r.name
 	}
 	return quotaName(r.method, host, r.path)
+}
+
+// shares returns an error if r and other have one quota and not one policy: the
+// first to be used would decide for both.
+func (r *route) shares(other *route) error {
+	if r.key("") != other.key("") || r.policy.Name == "" && other.policy.Name == "" {
+		return nil
+	}
+	plain := func(p Policy) Policy {
+		p.Name, p.Key, p.Cost, p.Feedback = "", nil, nil, nil
+		return p
+	}
+	if reflect.DeepEqual(plain(r.policy), plain(other.policy)) {
+		return nil
+	}
+	return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
 }
 
 func quotaName(method, host, path string) string {
@@ -108,6 +128,11 @@ func (rt *router) add(pattern string, policy Policy) error {
 	}
 	if register(rt.mux, r.muxPattern(), r) != nil {
 		return rt.conflict(r)
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(rt.routes)) {
+		if err := r.shares(rt.routes[pattern]); err != nil {
+			return err
+		}
 	}
 	rt.routes[r.muxPattern()] = r
 	if r.muxHost != r.host {
@@ -170,11 +195,11 @@ func register(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 // several upstreams through one address can tell them apart with Policy.Key.)
 // Only a URL without a host falls back to req.Host.
 //
-// The name is the pattern, with the request's host in it where the pattern has
-// none, and without the slash of an empty path: "api.openf1.org", "POST
-// api.example.com", "GET api.example.com/v1/". What Policy.Key returns follows
-// after " #", which no pattern and no host can hold; so one route's key is
-// never another's, whatever Key returns.
+// The name is Policy.Name, else the pattern, with the request's host in it where
+// the pattern has none, and without the slash of an empty path:
+// "api.openf1.org", "POST api.example.com", "GET api.example.com/v1/". What
+// Policy.Key returns follows after " #", which neither a name nor a pattern nor
+// a host can hold; so one route's key is never another's, whatever Key returns.
 func (rt *router) match(req *http.Request) (r *route, key string) {
 	if req.URL == nil {
 		return nil, ""

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // routesOf gives every pattern the same policy.
@@ -449,5 +450,35 @@ func BenchmarkMatch(b *testing.B) {
 				rt.match(req)
 			}
 		})
+	}
+}
+
+// Routes and hosts of one Name share a quota; with different policies they are
+// an error, since the first to be used would decide for both.
+func TestPolicyName(t *testing.T) {
+	policy := Policy{Rates: MustRates("3/s"), Name: "cluster"}
+	rt, err := newRouter(map[string]Policy{"a.example/": policy, "GET b.example/x": policy, "/": policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{"http://a.example/", "http://b.example/x", "http://c.example:8080/y"} {
+		req, _ := http.NewRequest(http.MethodGet, u, nil)
+		if _, key := rt.match(req); key != "cluster" {
+			t.Errorf("%s has the quota %q", u, key)
+		}
+	}
+	other := policy
+	other.MaxWait = time.Second
+	derived := Policy{Rates: MustRates("4/s")}
+	named := Policy{Rates: MustRates("3/s"), Name: "b.example"}
+	for _, routes := range []map[string]Policy{
+		{"a.example/": policy, "b.example/": other},
+		{"a.example/": named, "b.example/": derived},
+		{"a.example/": {Rates: MustRates("3/s"), Name: "a #b"}},
+		{"a.example/": {Rates: MustRates("3/s"), Name: "a\nb"}},
+	} {
+		if _, err := newRouter(routes); err == nil || !strings.Contains(err.Error(), "Name: ") {
+			t.Errorf("%v: got %v", routes, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package pacecar
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -168,14 +169,16 @@ func (c *call) outcome() (*http.Response, error) {
 
 // refuse429 makes up the response that a strict upstream might have given.
 func refuse429(req *http.Request, refusal *Error) *http.Response {
-	body := refusal.Error() + "\n"
+	// JSON in the form that most APIs give their errors, since SDKs parse it.
+	message, _ := json.Marshal(refusal.Error())
+	body := `{"error":{"type":"rate_limit_error","message":` + string(message) + "}}\n"
 	seconds := max(1, int64(math.Ceil(refusal.Wait.Seconds())))
 	return &http.Response{
 		Status:     "429 " + http.StatusText(http.StatusTooManyRequests),
 		StatusCode: http.StatusTooManyRequests,
 		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{
-			"Content-Type": {"text/plain; charset=utf-8"},
+			"Content-Type": {"application/json"},
 			"Retry-After":  {strconv.FormatInt(seconds, 10)},
 		},
 		Body:          io.NopCloser(strings.NewReader(body)),
