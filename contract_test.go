@@ -680,7 +680,7 @@ func testConnectionsReused(t *testing.T, w *wire) {
 			for range 3 {
 				resp := w.roundTrip(t, tr, getURL(t.Context(), u))
 				if !w.loop {
-					drain(resp.Body)
+					readAhead(resp, drainBytes, drainTime)
 				} else if resp.StatusCode != 200 {
 					t.Errorf("got %d", resp.StatusCode)
 				}

@@ -224,10 +224,16 @@ func peekBody(resp *http.Response) []byte {
 		!strings.EqualFold(cmp.Or(resp.Header.Get("Content-Encoding"), "identity"), "identity") {
 		return nil
 	}
-	p := &peekedBody{ReadCloser: resp.Body, done: make(chan struct{})}
+	return readAhead(resp, maxPeek, peekTime)
+}
+
+// readAhead reads up to most bytes of a body and puts them back. The result is
+// nil when neither they nor the body's end came within the time.
+func readAhead(resp *http.Response, most int, within time.Duration) []byte {
+	p := &peekedBody{ReadCloser: resp.Body, most: most, done: make(chan struct{})}
 	resp.Body = p
 	go p.readAhead()
-	timer := time.NewTimer(peekTime)
+	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -244,6 +250,7 @@ func peekBody(resp *http.Response) []byte {
 // net/http's bodies may be while they are read.
 type peekedBody struct {
 	io.ReadCloser
+	most int           // bytes of the head
 	late atomic.Bool   // nobody waits for the head any more
 	done chan struct{} // closed when the goroutine is through with what follows
 	head []byte
@@ -253,10 +260,10 @@ type peekedBody struct {
 
 func (p *peekedBody) readAhead() {
 	defer close(p.done)
-	for len(p.head) < maxPeek && p.err == nil && !p.late.Load() {
+	for len(p.head) < p.most && p.err == nil && !p.late.Load() {
 		p.head = slices.Grow(p.head, bytes.MinRead)
 		var n int
-		n, p.err = p.ReadCloser.Read(p.head[len(p.head):min(cap(p.head), maxPeek)])
+		n, p.err = p.ReadCloser.Read(p.head[len(p.head):min(cap(p.head), p.most)])
 		p.head = p.head[:len(p.head)+n]
 	}
 }

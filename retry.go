@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -64,6 +63,7 @@ func (c *call) loop() {
 		if c.sent == 0 {
 			closeBody(c.req)
 		}
+		closeResponse(c.resp)
 		c.resp, c.err = nil, &Error{Key: c.key, Err: cmp.Or(c.req.Context().Err(), err)}
 	}
 }
@@ -72,7 +72,7 @@ func (c *call) loop() {
 func (c *call) repeats() bool {
 	var refusal *Error
 	switch {
-	case c.sent > c.t.config.Retry.max(), errors.As(c.err, &refusal), c.req.Context().Err() != nil:
+	case c.final, c.sent > c.t.config.Retry.max(), errors.As(c.err, &refusal), c.req.Context().Err() != nil:
 		return false
 	case hasBody(c.req) && c.req.GetBody == nil:
 		return false
@@ -85,21 +85,7 @@ func (c *call) repeats() bool {
 			retry = r
 		}
 	}
-	return retry && c.worthwhile() && c.rewind()
-}
-
-// rewind gets the body of the next attempt, while the last answer is still
-// there to be returned if that fails.
-func (c *call) rewind() bool {
-	if !hasBody(c.req) {
-		return true
-	}
-	body, err := c.req.GetBody()
-	if err != nil {
-		return false
-	}
-	c.body = body
-	return true
+	return retry && c.worthwhile()
 }
 
 // repeatable is the default of Retry.Check.
@@ -141,9 +127,10 @@ func (c *call) worthwhile() bool {
 // takes care.
 func (c *call) clear() time.Duration {
 	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: c.wait, Reason: c.said.reason, Err: bare(c.err)})
-	if c.resp != nil {
-		drain(c.resp.Body)
-		c.resp = nil
+	if c.resp != nil && c.resp.Body != nil && c.resp.Body != http.NoBody {
+		// Its connection is free for others then, and it is still whole if no
+		// other response follows.
+		readAhead(c.resp, drainBytes, drainTime)
 	}
 	if c.stands {
 		return 0
@@ -182,17 +169,6 @@ const (
 	drainBytes = 8 << 10
 	drainTime  = 50 * time.Millisecond
 )
-
-// drain reads the rest of a body if that is short, and closes it.
-func drain(body io.ReadCloser) {
-	if body == nil { // of a Base that is not net/http's
-		return
-	}
-	bound := time.AfterFunc(drainTime, func() { _ = body.Close() })
-	_, _ = io.CopyN(io.Discard, body, drainBytes)
-	bound.Stop()
-	_ = body.Close()
-}
 
 // idempotent reports whether req may be sent twice: by its method (RFC 9110
 // §9.2.2), or because the caller says so with an Idempotency-Key.

@@ -344,14 +344,34 @@ func TestCheck(t *testing.T) {
 }
 
 // A body that GetBody fails to give again cannot be sent again: the response
-// that would have been retried is the result.
+// that would have been retried is the result, and the slot goes back.
 func TestGetBodyFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstream{replies: []reply{says(429, "whole", "Retry-After: 1")}}
 		req := request(t.Context(), "POST", again)
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
-		resp, err := transportOf(t, Config{Base: u}).RoundTrip(req)
+		tr := transportOf(t, Config{Base: u})
+		resp, err := tr.RoundTrip(req)
 		if err != nil || resp.StatusCode != 429 || bodyOf(t, resp) != "whole" || u.count() != 1 {
+			t.Errorf("got %v, %v after %d sendings", resp, err, u.count())
+		}
+		for _, stats := range tr.Stats() {
+			if stats.GivenBack != 1 {
+				t.Errorf("%d slots were given back", stats.GivenBack)
+			}
+		}
+	})
+}
+
+// When there is no slot for a retry, the last response is the result.
+func TestNoSlotForRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{replies: []reply{says(503, "whole")}}
+		tr := transportOf(t, Config{Base: u, Routes: map[string]Policy{
+			"/": {Rates: MustRates("1/m"), MaxWait: 10 * time.Second},
+		}})
+		resp, err := tr.RoundTrip(getURL(t.Context(), "http://api.example/"))
+		if err != nil || resp.StatusCode != 503 || bodyOf(t, resp) != "whole" || u.count() != 1 {
 			t.Errorf("got %v, %v after %d sendings", resp, err, u.count())
 		}
 	})

@@ -173,11 +173,7 @@ func (l *Limiter) untold(p pass, left bool, entered int64, err error) {
 	l.mu.Lock()
 	defer l.unlock()
 	if err != nil && (l.head.told || unsent(err)) && !l.head.blind { // it did not leave
-		if p.waiter != nil {
-			l.dropLocked(p.waiter)
-		} else if !p.share {
-			l.giveBackLocked(p.slot, p.made)
-		}
+		l.unpassLocked(p)
 		return
 	}
 	l.head.blind = true
@@ -187,6 +183,22 @@ func (l *Limiter) untold(p pass, left bool, entered int64, err error) {
 	if !left {
 		l.departLocked(&p, entered)
 	}
+}
+
+// unpassLocked gives back the slot of a pass that nobody left with.
+func (l *Limiter) unpassLocked(p pass) {
+	if p.waiter != nil {
+		l.dropLocked(p.waiter)
+	} else if !p.share {
+		l.giveBackLocked(p.slot, p.made)
+	}
+}
+
+// cancel gives the slot back: the request does not enter Base.
+func (d *sending) cancel() {
+	d.l.mu.Lock()
+	defer d.l.unlock()
+	d.l.unpassLocked(d.pass)
 }
 
 // A sendContext is a request's context that can end on its own, without what a

@@ -83,44 +83,58 @@ type call struct {
 	policy *Policy
 	key    string
 
-	sent   int // attempts so far
+	sent   int  // attempts so far
+	final  bool // none follows
 	resp   *http.Response
 	err    error
 	said   advice
 	wait   time.Duration // from the last outcome to the next attempt, at least
 	stands bool          // the key's clock stands for all of wait
-	body   io.ReadCloser // of the next attempt; nil: the request's own, or none
 }
 
 // attempt waits for a slot, sends the request once, and learns from the answer.
 func (c *call) attempt() {
 	c.sent++
-	c.resp, c.said, c.stands = nil, advice{}, false
-	body := c.req.Body
-	if c.body != nil {
-		body, c.body = c.body, nil
-	}
 	d, err := c.slot()
 	if err != nil {
-		c.err = err
-		if body != nil {
-			_ = body.Close()
-		}
+		c.unsent(err)
 		return
 	}
 	req := c.req.WithContext(d.trace(c.req.URL.Host))
-	req.Body = body
+	if c.sent > 1 && hasBody(c.req) {
+		// As late as can be: some give the same reader again, rewound, and the
+		// last attempt may have gone on reading for a while.
+		if req.Body, err = c.req.GetBody(); err != nil {
+			d.cancel()
+			c.unsent(&Error{Key: c.key, Err: err})
+			return
+		}
+	}
+	closeResponse(c.resp)
+	c.said, c.stands = advice{}, false
 	c.resp, c.err = d.done(c.t.base().RoundTrip(req))
 	switch {
 	case c.err != nil && c.resp != nil: // never both
-		if c.resp.Body != nil {
-			_ = c.resp.Body.Close()
-		}
+		closeResponse(c.resp)
 		c.resp = nil
 	case c.resp != nil:
 		c.resp.Request = c.req
 		c.learn(d)
 	}
+}
+
+// unsent ends the call with an attempt that was not sent. The response of the
+// one before it is worth more than the reason.
+func (c *call) unsent(err error) {
+	if c.sent == 1 {
+		closeBody(c.req)
+	}
+	if c.resp != nil && c.req.Context().Err() == nil {
+		c.final = true
+		return
+	}
+	closeResponse(c.resp)
+	c.resp, c.err = nil, err
 }
 
 // slot waits until the request may enter Base.
@@ -156,12 +170,9 @@ func (c *call) learn(d *sending) {
 
 // outcome is what RoundTrip returns.
 func (c *call) outcome() (*http.Response, error) {
-	if c.body != nil { // the context ended before the attempt
-		_ = c.body.Close()
-	}
 	var refusal *Error
 	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && c.req.Context().Err() == nil &&
-		!errors.Is(refusal, ErrCostTooHigh) {
+		(refusal.Wait > 0 || errors.Is(refusal, ErrUnavailable)) {
 		return refuse429(c.req, refusal), nil
 	}
 	return c.resp, c.err
@@ -200,6 +211,13 @@ func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != htt
 func closeBody(req *http.Request) {
 	if req.Body != nil {
 		_ = req.Body.Close()
+	}
+}
+
+// closeResponse closes the body of a response that is not handed on; nil is none.
+func closeResponse(resp *http.Response) {
+	if resp != nil && resp.Body != nil {
+		_ = resp.Body.Close()
 	}
 }
 
