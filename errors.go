@@ -56,6 +56,11 @@ func (e *Error) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceede
 // refused for good reason. It implements [net.Error].
 func (e *Error) Temporary() bool { return false }
 
+// passes reports whether time alone lifts the refusal.
+func (e *Error) passes() bool {
+	return errors.Is(e.Err, ErrWaitTooLong) || errors.Is(e.Err, ErrUnavailable) || e.Timeout()
+}
+
 // NonRetriable marks the error for the Azure SDK (azcore's errorinfo), which
 // else would try again at once what was refused for good reason.
 func (e *Error) NonRetriable() {}

@@ -319,7 +319,7 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 		}
 		at := l.leavesLocked(w)
 		switch {
-		case at > w.limit: // the clock was stopped meanwhile
+		case at > max(w.limit, now): // the clock was stopped meanwhile
 			l.dropLocked(w)
 			l.refuseLocked(w, at-now)
 		case at-early > now:

@@ -171,8 +171,7 @@ func (c *call) learn(d *sending) {
 // outcome is what RoundTrip returns.
 func (c *call) outcome() (*http.Response, error) {
 	var refusal *Error
-	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && c.req.Context().Err() == nil &&
-		(refusal.Wait > 0 || errors.Is(refusal, ErrUnavailable)) {
+	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && refusal.passes() && c.req.Context().Err() == nil {
 		return refuse429(c.req, refusal), nil
 	}
 	return c.resp, c.err
