@@ -51,9 +51,9 @@ func (l *Limiter) launchLocked() {
 	}
 	for ; f != nil; f = l.boardLocked() { // in memory: at once, and never fails
 		a, _ := l.window.exchange(context.Background(), f.query)
-		l.flight = nil
 		l.landLocked(f, a)
 	}
+	l.flight = nil
 }
 
 // fly makes the exchange of f, and those that follow while there is reason to.
@@ -75,11 +75,9 @@ func (l *Limiter) fly(f *flight) {
 			l.unlock()
 			return
 		}
-		l.flight = nil
-		l.landLocked(f, a)
-		if f = l.boardLocked(); f != nil {
-			l.flight = f
-		}
+		l.landLocked(f, a) // under way still: what it brings is for the next
+		f = l.boardLocked()
+		l.flight = f
 		l.unlock()
 	}
 }
@@ -101,6 +99,11 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
+	if l.heard == nil { // better late than never: else the state has no name
+		l.clock.learn(f.sent, l.now(), a)
+		l.heard = a
+		l.memory.learn(a, 0)
+	}
 	for i, r := range eachGrant(a.runs) {
 		if r > 0 {
 			l.giveBackLocked(span{r, f.units(i)}, a.generation)
@@ -137,9 +140,15 @@ func (l *Limiter) boardLocked() *flight {
 	now := l.now()
 	f := &flight{query: &query{generation: l.generation()}, sent: now}
 	q := f.query
-	l.expireLocked(now)
 	q.restore = l.memory.take()
+	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
+	if l.outage.away { // first find out what is still known there
+		l.look = false
+		return f
+	}
+	l.expireLocked(now)
 	l.oweLocked(f, now)
+	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
 	q.back, l.back = mergeBack(l.back), nil
 	q.late, l.late = l.late, nil
 	if l.pause.until > now {
@@ -151,9 +160,8 @@ func (l *Limiter) boardLocked() *flight {
 	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
 		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
 	}
-	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
-	if !l.look && q.restore == nil && q.charge == 0 && q.pause == 0 &&
-		len(q.back)+len(q.late)+len(q.asks) == 0 {
+	if !l.look && q.restore == nil && len(q.charge) == 0 && q.pause == 0 &&
+		len(q.drop)+len(q.back)+len(q.late)+len(q.asks) == 0 {
 		return nil
 	}
 	l.look = false
@@ -172,10 +180,7 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 		if w.state != queued {
 			continue
 		}
-		a := ask{count: 1, cost: w.units, longest: -1}
-		if w.limit != noLimit {
-			a.longest = max(0, w.limit-now)
-		}
+		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now)}
 		if k := len(asks); k > 0 && asks[k-1].cost == a.cost && asks[k-1].longest == a.longest {
 			asks[k-1].count++
 		} else {
@@ -208,9 +213,8 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	l.stats.RoundTrips++
 	l.rtt += (now - f.sent - l.rtt) / 8
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
-		l.memory.restore(l.clock)
+		l.restoreLocked(now)
 		l.queue = append(f.aboard, l.queue...)
-		l.outage.sent = append(f.owed, l.outage.sent...)
 		l.look = true
 		return
 	}
@@ -225,6 +229,7 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		w.nudge()
 	}
 	l.lookers = l.lookers[:0]
+	l.beatLocked()
 }
 
 // decideLocked gives w its slot, or refuses it.
@@ -235,6 +240,7 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 		if r.slot > 0 {
 			l.giveBackLocked(s, a.generation)
 		}
+	case r.slot == 0 && l.parkLocked(w, l.now(), r.wait):
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:

@@ -73,6 +73,7 @@ type waiter struct {
 	slot   span          // in state holding and sharing
 	made   int64         // the generation in which slot was booked
 	serial int64         // of the state then, or more
+	share  span          // in state holding: a slot of the share, which it takes too
 	err    error         // in state refused
 	wake   chan struct{} // has room for one: state or clock have changed
 	looked bool          // is among the lookers
@@ -365,9 +366,7 @@ func (l *Limiter) leavesLocked(w *waiter) int64 {
 // leaveLocked lets w go.
 func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 	delete(l.slotted, w)
-	if w.state == sharing {
-		l.sentLocked(now, w.units)
-	}
+	l.spentLocked(w, now)
 	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, began: w.began}
 }
 
@@ -408,6 +407,9 @@ func (l *Limiter) dropLocked(w *waiter) {
 		l.outage.unshare(l.now(), w.slot)
 		return
 	}
+	if w.share.units > 0 {
+		l.outage.unshare(l.now(), w.share)
+	}
 	l.giveBackLocked(w.slot, w.made)
 }
 
@@ -418,6 +420,10 @@ func (l *Limiter) giveBackLocked(s span, made int64) {
 		return
 	}
 	l.stats.GivenBack += uint64(s.units)
+	if l.outage.away { // it does not fit in with what is sent meanwhile
+		l.outage.dropped = append(l.outage.dropped, s)
+		return
+	}
 	l.back = append(l.back, s)
 	l.flyLocked()
 }

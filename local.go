@@ -35,7 +35,8 @@ type ledger struct {
 	offset, resume int64
 	serial         int64
 	generation     int64
-	restored       int64
+	restored       int64 // see answer
+	origin         int64
 	seen, until    int64
 	spares         []span // slots given back, by time
 	logs           []slotLog
@@ -77,7 +78,10 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 	if q.restore != nil {
 		l.restore(q.restore)
 	}
-	if q.charge > 0 {
+	if len(q.drop) > 0 && q.generation == l.generation {
+		l.drop(q.drop)
+	}
+	if len(q.charge) > 0 {
 		l.charge(q.charge)
 	}
 	if len(q.back) > 0 && q.generation == l.generation {
@@ -121,6 +125,27 @@ func (g *slotLog) append(at, units int64) {
 		return
 	}
 	g.entries = append(g.entries, entry{g.last, g.n})
+}
+
+// insert adds units at a time that may lie before others: every run behind
+// counts that much more.
+func (g *slotLog) insert(at, units int64) {
+	i := sort.Search(len(g.entries), func(i int) bool { return g.entries[i].at >= at })
+	if i == len(g.entries) {
+		g.append(at, units)
+		return
+	}
+	if g.entries[i].at > at {
+		var before entry
+		if i > 0 {
+			before = g.entries[i-1]
+		}
+		g.entries = slices.Insert(g.entries, i, entry{at, before.upto})
+	}
+	for j := range g.entries[i:] {
+		g.entries[i+j].upto += units
+	}
+	g.n += units
 }
 
 // remove takes units away from the entries named in gone, by logged time: every
@@ -224,29 +249,47 @@ func (l *ledger) restore(p *past) {
 	}
 	l.change()
 	moved, since := p.offset-l.offset, slices.Clone(l.logs)
+	booked := l.serial - l.restored // since the state was made
 	l.wipe()
 	paused := max(0, l.resume-max(l.now, p.resume))
 	l.offset, l.resume = p.offset+paused, max(p.resume, l.resume)
-	l.generation, l.restored = l.generation+1, p.serial
-	l.serial += p.serial
+	l.generation, l.origin, l.restored = l.generation+1, p.generation, p.serial
+	l.serial = p.serial + booked
 	l.tick()
 	for i := range l.logs {
 		g := &l.logs[i]
 		for _, b := range p.booked {
 			g.append(b.at, b.upto-g.n)
 		}
-		if since[i].n > 0 {
-			g.append(since[i].last-moved, since[i].n)
+		if booked > 0 {
+			g.append(since[i].last-moved, booked)
+		}
+		if p.rest[i] > 0 {
+			g.append(p.until, p.rest[i])
 		}
 	}
 }
 
-func (l *ledger) charge(units int64) {
-	l.change()
-	for i := range l.logs {
-		l.logs[i].append(l.key, units)
+// charge records what was used without asking, where it is still in a window.
+// What was free for others before is so no more.
+func (l *ledger) charge(used []span) {
+	l.drop(l.spares)
+	l.spares = nil
+	for _, u := range used {
+		l.serial += u.units
+		for i := range l.logs {
+			g := &l.logs[i]
+			if at := g.rounded(min(u.slot, l.key)); at+g.window > l.key {
+				g.insert(at, u.units)
+			}
+		}
 	}
-	l.serial += units
+}
+
+// drop forgets slots that are not used, and are not for others.
+func (l *ledger) drop(back []span) {
+	l.change()
+	l.remove(back)
 }
 
 // booked reports whether a slot is booked later than at.
@@ -372,7 +415,7 @@ func (a *answer) add(r run) {
 func (l *ledger) answer() *answer {
 	a := l.out
 	a.now, a.offset, a.resume = l.now, l.offset, l.resume
-	a.serial, a.generation, a.restored = l.serial, l.generation, l.restored
+	a.serial, a.generation, a.origin, a.restored = l.serial, l.generation, l.origin, l.restored
 	a.tail = int64(1) << 62
 	latest, window := l.key, int64(0)
 	for i := range l.logs {

@@ -8,11 +8,18 @@ import "slices"
 // slots the fleet had booked by then, and that none of them is later than the
 // tail: enough to write logs anew whose times are the same or later.
 type memory struct {
-	grain   int64 // pairs and own are kept this far apart at least
-	pairs   []entry
+	grain   int64   // pairs and own are kept this far apart at least
+	pairs   []entry // by the key's clock
 	own     []own
-	pending *past // to be told with the next exchange
+	lines   []line // the states met, the last one last
+	pending *past  // to be told with the next exchange
 }
+
+// A line is a state and up to which serial it has what the one before had.
+type line struct{ generation, common int64 }
+
+// maxLines is how many states are remembered.
+const maxLines = 8
 
 // own are bookings of this process: units, the last with that serial, none
 // later than at.
@@ -61,12 +68,80 @@ func (m *memory) serial(since int64) int64 {
 	return 0
 }
 
-// restore has all that is remembered told with the next exchange.
-func (m *memory) restore(c keyClock) {
-	if k := len(m.pairs); k > 0 {
-		m.pending = &past{m.pairs[k-1].upto, c.offset, c.resume, slices.Clone(m.pairs)}
+// used returns how many slots the fleet had booked as of each pair, counted from
+// the last pair that is not younger than since: if there is none, the slots
+// before the first pair count too, up to most.
+func (m *memory) used(since, most int64) []entry {
+	i, base := 0, int64(0)
+	for i < len(m.pairs) && m.pairs[i].at <= since {
+		base = m.pairs[i].upto
+		i++
 	}
+	if i == 0 && len(m.pairs) > 0 {
+		base = max(0, m.pairs[0].upto-most)
+	}
+	used := slices.Clone(m.pairs[i:])
+	for j := range used {
+		used[j].upto -= base
+	}
+	return used
 }
+
+// restoreLocked has all that is remembered told with the next exchange.
+func (l *Limiter) restoreLocked(now int64) {
+	m, k := &l.memory, len(l.memory.pairs)
+	if k == 0 {
+		return
+	}
+	tail, until := m.pairs[k-1], now+lookAfter.Microseconds()
+	p := &past{
+		generation: l.generation(), serial: tail.upto, offset: l.clock.offset, resume: l.clock.resume,
+		booked: slices.Clone(m.pairs),
+		until: l.clock.key(until), rest: make([]int64, len(l.bounds)),
+	}
+	if tail.at < p.until { // else who has booked since is yet to leave, and books again
+		for i := range p.rest {
+			p.rest[i] = l.unheardLocked(i, until)
+		}
+	}
+	m.pending = p
+}
+
+// unheardLocked returns how many slots of the i-th rate the fleet may have used
+// from the last answer until a time: in a short window all that were free, and
+// that became so. A longer one cannot be waited out: as many as the short
+// windows let through, and at most half of what was free.
+func (l *Limiter) unheardLocked(i int, until int64) int64 {
+	b := &l.bounds[i]
+	if l.heard == nil {
+		if l.short(i) {
+			return b.limit
+		}
+		return 0
+	}
+	free, freed, key := l.heard.free[i], int64(0), l.heard.key()
+	if l.short(i) {
+		for _, e := range l.memory.used(key-b.window, b.limit) {
+			if e.at+b.window > l.clock.key(until) {
+				break
+			}
+			freed = e.upto
+		}
+		return min(free+freed, b.limit)
+	}
+	through := int64(0)
+	for j, s := range l.bounds {
+		if l.short(j) {
+			if n := s.limit * (2 + (until-l.clock.heard)/s.window); through == 0 || n < through {
+				through = n
+			}
+		}
+	}
+	return min(through, free/2)
+}
+
+// short reports whether the i-th rate's window may be waited out.
+func (l *Limiter) short(i int) bool { return l.policy.Rates[i].Per <= shortWindow }
 
 // take returns what restore asked for, once.
 func (m *memory) take() *past {
@@ -75,18 +150,33 @@ func (m *memory) take() *past {
 	return p
 }
 
-// renew meets a state that was made anew, and restored up to a serial. It
-// returns how many of this process's own bookings that does not cover, and up
-// to which serial it covers them.
-func (m *memory) renew(restored int64) (uncovered, covered int64) {
-	if k := len(m.pairs); k == 0 || m.pairs[k-1].upto <= restored {
-		return 0, restored
+// covered returns up to which serial a new state, restored from origin up to
+// restored, has what this process knows of.
+func (m *memory) covered(origin, restored int64) int64 {
+	for _, l := range slices.Backward(m.lines) {
+		if l.generation == origin {
+			return restored
+		}
+		restored = min(restored, l.common)
 	}
+	return 0
+}
+
+// renew meets a new state that covers so much, and whose key clock reads moved
+// more. It returns those of this process's own bookings that are not covered.
+func (m *memory) renew(covered, moved int64) (uncovered []own) {
 	for _, o := range m.own {
-		if o.serial > restored {
-			uncovered += o.units
+		if o.serial > covered {
+			uncovered = append(uncovered, o)
 		}
 	}
-	m.pairs, m.own = nil, nil
-	return uncovered, restored
+	m.own = slices.DeleteFunc(m.own, func(o own) bool { return o.serial > covered })
+	m.pairs = slices.DeleteFunc(m.pairs, func(p entry) bool { return p.upto > covered })
+	for i := range m.own {
+		m.own[i].at += moved
+	}
+	for i := range m.pairs {
+		m.pairs[i].at += moved
+	}
+	return uncovered
 }

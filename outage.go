@@ -1,46 +1,83 @@
 package pacecar
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// While Redis does not answer, no request waits for it: they are refused, or go
-// on with this process's share. What holds then (policy FailOpen, Replicas not
-// exceeded):
+// While Redis does not answer, no request waits for it: requests are refused,
+// or go on with this process's share.
 //
-//   - Slots that Redis had booked are used as booked.
-//   - The share begins with what was free by the last answer, divided by
-//     Replicas. A process that had heard nothing for a while takes a window of
-//     up to shortWindow for full and waits it out; of a longer one it assumes
-//     what it last heard, and of one it never heard of, that all is free: here,
-//     and only at the beginning, the fleet can exceed a rate, by its shares.
-//   - All shares together are at most Limit in any window.
-//   - When Redis answers again, what was sent is charged, and for as long as
-//     another process may not have noticed yet, requests need a slot of the
-//     share and one of Redis.
+// # Why FailOpen keeps the rates
+//
+// Say that no more than Replicas processes are there, all with this policy, and
+// that Redis answers all of them or none. A share is a window in memory, of
+// Limit / Replicas, rounded down: by itself, all shares together never exceed a
+// rate. What is left are the two changes.
+//
+// When Redis goes: nobody leaves on a slot of Redis that has not heard from it
+// for lookAfter, and no answer is older than RedisTimeout. So by the time that
+// both have passed since the exchange that failed was begun, nobody does any
+// more. Until then a share has nothing. Then it has its part of what has left
+// the windows, as far as this process knows the fleet's bookings; of those that
+// it may not know of, it takes the worst: all that was free, at the end of that
+// time.
+//
+// Of a window longer than shortWindow that would be too long to wait out. There
+// a share begins with its part of what was free when this process last heard
+// of it, or with all of it if it never did, and bookings that it has not heard
+// of exceed the rate: all together at most by the shares, for one window.
+//
+// When Redis comes: what was sent is charged, each slot at its time. Each process
+// tries Redis often enough to find it, and to charge it, within settleFor; for as
+// long a request needs a slot of the share and one of Redis that lies within
+// that time. After it, all that is in any window is in Redis's logs. A process
+// that sent nothing while Redis was away, and never noticed, may take what the
+// others have yet to charge.
+//
+// A share below one slot is one slot in a window that is Replicas / Limit times
+// as long. Its first is at a random time of that, so that processes spread; but
+// only the average is kept then: by chance, up to Replicas may leave together.
 type outage struct {
 	away    bool
-	since   int64   // when it began
-	cause   error   // of the last failure
-	retry   int64   // the next probe, not before
-	backoff int64   // between probes
-	active  bool    // somebody asked since the last probe
-	share   *ledger // FailOpen: this process's share
-	settle  int64   // until when both a slot of the share and one of Redis are needed
-	sent    []span  // what Redis must be charged, by this process's time
+	since   int64       // when it began
+	cause   error       // of the last failure
+	asked   int64       // when somebody last asked for a slot
+	retry   int64       // the next probe, not before
+	backoff int64       // between probes
+	timer   *time.Timer // of the next probe; nil: there is none
+	beat    *time.Timer // when Redis must be heard of
+	share   *ledger     // FailOpen: this process's share, by this process's time
+	settle  int64       // until when both a slot of the share and one of Redis are needed
+	sent    []span      // what Redis must be charged, by this process's time
+	dropped []span      // slots of Redis that were not used
 }
 
-// The wait between probes doubles from the one to the other.
+// The wait between probes doubles from the one to the other. A quarter at most
+// is added by chance.
 const (
 	minBackoff = 100 * time.Millisecond
-	maxBackoff = 500 * time.Millisecond
+	maxBackoff = 400 * time.Millisecond
 )
 
-// shortWindow is the longest period that is waited out when nothing is known.
+// probeFor is for how long Redis is tried after the last request. Who comes
+// later waits for the next try.
+const probeFor = 10 * time.Second
+
+// beatAfter is how long there may be no news from Redis while somebody waits.
+const beatAfter = time.Second
+
+// shortWindow is the longest period that is waited out.
 const shortWindow = 2 * time.Second
+
+// settleFor returns by when every process that sends will have found that Redis
+// answers again: after a try that just missed it, the wait, and another.
+func (l *Limiter) settleFor() int64 {
+	return (maxBackoff + maxBackoff/4 + 2*l.timeout).Microseconds()
+}
 
 // failedLocked takes in that an exchange failed.
 func (l *Limiter) failedLocked(f *flight, err error) {
@@ -53,39 +90,102 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 	if f.query.restore != nil {
 		l.memory.pending = f.query.restore
 	}
+	waiting := append(f.aboard, l.queue...)
+	l.queue = nil
 	o.cause = err
-	if !o.away {
-		o.away, o.since, o.backoff = true, now, minBackoff.Microseconds()
+	if o.away {
+		o.backoff = min(2*o.backoff, maxBackoff.Microseconds())
+	} else {
+		o.away, o.since, o.asked, o.backoff = true, now, now, minBackoff.Microseconds()
+		l.dropHeldLocked()
+		o.dropped, l.back = append(o.dropped, l.back...), nil
+		waiting = append(l.strandedLocked(), waiting...)
 		if l.policy.Outage == FailOpen {
 			l.openShareLocked(f.sent, now)
 		}
 		l.tellLocked(Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
-	} else {
-		o.backoff = min(2*o.backoff, maxBackoff.Microseconds())
 	}
-	wait := o.backoff + rand.Int64N(o.backoff/4)
-	o.retry = now + wait
-	if o.active || len(l.slotted) > 0 || len(l.queue)+len(f.aboard) > 0 {
-		time.AfterFunc(duration(wait), l.probe)
-	}
-	o.active = false
-	l.strandedLocked(f)
-}
-
-// strandedLocked finds another way for all who wait for Redis.
-func (l *Limiter) strandedLocked(f *flight) {
-	waiting := append(f.aboard, l.queue...)
-	l.queue = nil
+	o.retry = now + o.backoff + rand.Int64N(o.backoff/4)
 	for _, w := range waiting {
 		if w.state == queued {
 			l.joinLocked(w)
 		}
 	}
+	l.lookers = l.lookers[:0]
+	l.watchLocked(now)
+}
+
+// strandedLocked takes their slots from those who would leave so long after the
+// last answer that Redis would have to be heard first, and returns them in their
+// order. With FailClosed they keep them: Redis may be back by then.
+func (l *Limiter) strandedLocked() (waiting []*waiter) {
 	for w := range l.slotted {
 		w.looked = false
-		w.nudge() // a slot that is still to come may find Redis back
+		if l.policy.Outage == FailClosed || w.state == holding &&
+			l.clock.local(w.slot.slot) <= l.clock.heard+lookAfter.Microseconds() {
+			w.nudge()
+			continue
+		}
+		waiting = append(waiting, w)
 	}
-	l.lookers = l.lookers[:0]
+	slices.SortFunc(waiting, func(a, b *waiter) int {
+		return cmp.Compare(l.leavesLocked(a), l.leavesLocked(b))
+	})
+	for _, w := range waiting {
+		l.dropLocked(w)
+		w.state = queued
+	}
+	return waiting
+}
+
+// watchLocked has Redis tried again as long as there is somebody to ask for it.
+func (l *Limiter) watchLocked(now int64) {
+	o := &l.outage
+	wanted := len(l.slotted)+len(l.queue) > 0 || now-o.asked < probeFor.Microseconds()
+	if o.away && o.timer == nil && l.flight == nil && wanted {
+		o.timer = time.AfterFunc(duration(max(0, o.retry-now)), l.probe)
+	}
+}
+
+// probe tries Redis.
+func (l *Limiter) probe() {
+	l.mu.Lock()
+	defer l.unlock()
+	l.outage.timer = nil
+	l.probeLocked()
+}
+
+func (l *Limiter) probeLocked() {
+	if l.outage.away && l.flight == nil {
+		l.look = true
+		l.launchLocked()
+	}
+}
+
+// degradedLocked decides for w without Redis, if that is how things stand.
+func (l *Limiter) degradedLocked(w *waiter) bool {
+	o, now := &l.outage, l.now()
+	if !o.away && now >= o.settle {
+		return false
+	}
+	if o.away {
+		o.asked = now
+		if o.timer == nil && l.flight == nil && now > o.retry {
+			// Nobody has tried for long: this one waits for what comes of it.
+			w.state = queued
+			l.queue = append(l.queue, w)
+			l.probeLocked()
+			return true
+		}
+		l.watchLocked(now)
+		l.stats.Degraded++
+	}
+	if l.policy.Outage == FailClosed {
+		l.unavailableLocked(w)
+	} else {
+		l.shareLocked(w, now)
+	}
+	return true
 }
 
 // unavailableLocked refuses w because Redis is away.
@@ -95,168 +195,43 @@ func (l *Limiter) unavailableLocked(w *waiter) {
 	w.nudge()
 }
 
-// probe tries Redis again, if somebody has asked for it meanwhile.
-func (l *Limiter) probe() {
-	l.mu.Lock()
-	defer l.unlock()
-	if l.outage.away && (l.outage.active || len(l.slotted) > 0) {
-		l.probeLocked(l.now())
-	}
-}
-
-func (l *Limiter) probeLocked(now int64) {
-	if l.flight == nil && now >= l.outage.retry {
-		l.look = true
-		l.launchLocked()
-	}
-}
-
-// degradedLocked decides for w without Redis, if that is how things stand.
-func (l *Limiter) degradedLocked(w *waiter) bool {
-	o, now := &l.outage, l.now()
-	if o.away {
-		idle := !o.active && now-o.retry > maxBackoff.Microseconds()
-		o.active = true
-		if l.policy.Outage == FailClosed && idle && l.flight == nil {
-			// Nobody has tried for long: this one does, and waits for the reply.
-			w.state = queued
-			l.queue = append(l.queue, w)
-			l.probeLocked(now)
-			return true
-		}
-		l.probeLocked(now)
-	}
-	switch {
-	case !o.away && now >= o.settle:
-		return false
-	case l.policy.Outage == FailClosed:
-		l.unavailableLocked(w)
-	default:
-		l.shareLocked(w, now)
-	}
-	l.stats.Degraded++
-	return true
-}
-
-// shareLocked gives w a slot of this process's share.
-func (l *Limiter) shareLocked(w *waiter, now int64) {
-	a := ask{count: 1, cost: w.units, longest: -1}
-	if w.limit != noLimit {
-		a.longest = max(0, w.limit-now)
-	}
-	for _, g := range l.outage.share.logs {
-		if w.units > g.limit {
-			l.unavailableLocked(w)
-			return
-		}
-	}
-	r := l.outage.share.exchange(now, &query{asks: []ask{a}}).runs[0]
-	if r.slot == 0 {
-		l.refuseLocked(w, r.wait)
+// sentLocked remembers what left without Redis, the earliest first.
+func (l *Limiter) sentLocked(s span) {
+	o, grain := &l.outage, l.memory.grain
+	l.busy = max(l.busy, s.slot+l.longest)
+	if k := len(o.sent); k > 0 && o.sent[k-1].slot/grain == s.slot/grain {
+		o.sent[k-1] = span{max(s.slot, o.sent[k-1].slot), o.sent[k-1].units + s.units}
 		return
 	}
-	w.state, w.slot = sharing, span{r.slot, w.units}
-	l.slotted[w] = struct{}{}
-	w.nudge()
-}
-
-// openShareLocked makes the share, with what the fleet has used before sent
-// marked as used.
-func (l *Limiter) openShareLocked(sent, now int64) {
-	replicas := int64(l.policy.Replicas)
-	bounds := make([]bound, len(l.bounds))
-	for i, b := range l.bounds {
-		b.limit /= replicas
-		if b.limit == 0 { // below one: one in a longer window
-			b.window = (b.window*replicas + l.bounds[i].limit - 1) / l.bounds[i].limit
-			b.limit = 1
-		}
-		bounds[i] = b
-	}
-	share := newLedger(bounds)
-	share.generation = 1
-	at := now
-	if l.heard != nil {
-		at = max(at, l.clock.local(l.heard.tail))
-	}
-	fresh := l.heard != nil && sent-l.clock.heard <= lookAfter.Microseconds()
-	for i := range share.logs {
-		g := &share.logs[i]
-		free := g.limit
-		if l.heard != nil {
-			free = min(free, l.heard.free[i]/replicas)
-		}
-		if !fresh && l.policy.Rates[i].Per <= shortWindow {
-			free = 0
-		}
-		if free < g.limit {
-			g.append(at, g.limit-free)
-		}
-	}
-	l.outage.share = &share
-}
-
-// leaves returns when a slot of the share is, in this process's time.
-func (o *outage) leaves(slot int64) int64 {
-	at := max(slot+o.share.offset, o.share.resume)
-	if !o.away {
-		at = min(at, o.settle)
-	}
-	return at
-}
-
-// unshare gives back a slot of the share.
-func (o *outage) unshare(now int64, s span) {
-	o.share.exchange(now, &query{generation: o.share.generation, back: []span{s}})
-}
-
-// rejoinLocked sends a waiter of the share to Redis, once that answers again
-// and its turn in the share has come or is no longer needed.
-func (l *Limiter) rejoinLocked(w *waiter, now int64) bool {
-	if l.outage.away || l.outage.leaves(w.slot.slot) > now {
-		return false
-	}
-	delete(l.slotted, w)
-	w.state = queued
-	l.queue = append(l.queue, w)
-	l.flyLocked()
-	return true
-}
-
-// sentLocked remembers what left without Redis.
-func (l *Limiter) sentLocked(now, units int64) {
-	o := &l.outage
-	grain := l.longest / memoryGrains
-	if k := len(o.sent); k > 0 && now-o.sent[k-1].slot < grain {
-		o.sent[k-1].units += units
-		return
-	}
-	for len(o.sent) > 0 && o.sent[0].slot+grain < now-l.longest {
+	for len(o.sent) > 0 && o.sent[0].slot < s.slot-l.longest {
 		o.sent = o.sent[1:]
 	}
-	o.sent = append(o.sent, span{now, units})
+	o.sent = append(o.sent, s)
 }
 
 // oweLocked moves what Redis must be charged aboard f.
 func (l *Limiter) oweLocked(f *flight, now int64) {
-	grain := l.longest / memoryGrains
-	for _, s := range l.outage.sent {
-		if s.slot+grain >= now-l.longest {
-			f.query.charge += s.units
+	f.owed, l.outage.sent = l.outage.sent, nil
+	slices.SortStableFunc(f.owed, bySlot)
+	for _, s := range f.owed {
+		if s.slot+l.longest > now {
+			f.query.charge = append(f.query.charge, span{l.clock.key(s.slot), s.units})
 		}
 	}
-	f.owed, l.outage.sent = l.outage.sent, nil
 }
 
 // learnLocked takes in what an answer says of the key and of Redis.
 func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
-	var units int64
+	units := int64(0)
 	for i, slot := range eachGrant(a.runs) {
 		if slot > 0 {
 			units += f.units(i)
 		}
 	}
-	if known := l.generation(); known != 0 && a.generation != known {
+	for _, s := range f.query.charge {
+		units += s.units
+	}
+	if a.generation != l.generation() {
 		l.renewLocked(now, a)
 	}
 	l.clock.learn(f.sent, now, a)
@@ -264,48 +239,97 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 	l.memory.forget(a.key() - l.longest)
 	l.memory.learn(a, units)
 	l.busy = max(l.busy, l.clock.local(a.tail)+l.longest)
-	if o := &l.outage; o.away {
-		o.away = false
-		if l.policy.Outage == FailOpen {
-			o.settle = now + (maxBackoff + maxBackoff/4).Microseconds() + l.timeout.Microseconds()
-		}
-		l.tellLocked(Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
-		for w := range l.slotted {
-			w.nudge()
-		}
+	if l.outage.away {
+		l.restoredLocked(now)
 	}
 }
 
-// renewLocked meets a state that was made anew. What this process had booked
-// and the state does not cover is booked again, or charged if it was used.
-// What it does cover is used at the same instants as before.
+// beatLocked has Redis heard of while requests wait for slots of it that are far
+// away, so that no process overlooks an outage in which others send.
+func (l *Limiter) beatLocked() {
+	o := &l.outage
+	if l.policy.Outage != FailOpen || len(l.slotted) == 0 {
+		return
+	}
+	if o.beat == nil {
+		o.beat = time.AfterFunc(beatAfter, l.beat)
+	} else {
+		o.beat.Reset(beatAfter)
+	}
+}
+
+func (l *Limiter) beat() {
+	l.mu.Lock()
+	defer l.unlock()
+	if len(l.slotted) > 0 && !l.outage.away {
+		l.look = true
+		l.flyLocked()
+	}
+}
+
+// restoredLocked takes in that Redis answers again.
+func (l *Limiter) restoredLocked(now int64) {
+	o := &l.outage
+	o.away = false
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
+	}
+	if l.policy.Outage == FailOpen {
+		o.settle = now + l.settleFor()
+	}
+	l.tellLocked(Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
+	waiting := l.queue
+	l.queue = nil
+	for _, w := range waiting {
+		if w.state == queued {
+			l.joinLocked(w)
+		}
+	}
+	for w := range l.slotted {
+		w.nudge()
+	}
+}
+
+// renewLocked meets a state that was made anew. Of what this process had booked
+// in the old one, the state covers what it was restored to: those slots are at
+// the same instants as before, but cannot be given back. Who waits for another
+// books again; what has left is charged.
 func (l *Limiter) renewLocked(now int64, a *answer) {
-	l.memory.forget(l.clock.key(now) - l.longest)
-	units, covered := l.memory.renew(a.restored)
-	moved := l.clock.offset - a.offset
+	m, moved := &l.memory, l.clock.offset-a.offset
+	m.forget(l.clock.key(now) - l.longest)
+	covered := m.covered(a.origin, a.restored)
+	uncovered := m.renew(covered, moved)
+	m.lines = append(m.lines[max(0, len(m.lines)-maxLines+1):], line{a.generation, covered})
 	var again []*waiter
 	for w := range l.slotted {
 		switch {
 		case w.state != holding:
 		case w.serial > covered:
-			units -= w.units
 			again = append(again, w)
 			delete(l.slotted, w)
 		default:
-			w.slot.slot += moved
+			w.slot.slot, w.made = w.slot.slot+moved, a.generation
 		}
 	}
 	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
 	for _, w := range again {
-		w.state = queued
+		w.state, w.share = queued, span{}
 		w.nudge()
+		// Bookings are remembered together: its own is among the first that are not older.
+		if i := slices.IndexFunc(uncovered, func(o own) bool { return o.serial >= w.serial }); i >= 0 {
+			uncovered[i].units -= w.units
+		}
 	}
 	l.queue = append(again, l.queue...)
-	for _, h := range l.lease.held {
-		units -= h.slot.units
+	for _, o := range uncovered {
+		if o.units > 0 {
+			l.sentLocked(span{min(now, l.clock.local(o.at)), o.units})
+		}
 	}
-	if units > 0 {
-		l.outage.sent = append(l.outage.sent, span{now, units})
+	l.lease.held, l.back, l.late, l.outage.dropped = nil, nil, nil, nil
+	until := l.clock.resume + l.clock.diff // a state that was not restored does not know of the pause
+	if until > l.pause.until && until-now > max(0, a.resume-a.now)+lookAfter.Microseconds() {
+		l.pause = pauseAsk{until: until, heard: a.resume}
 	}
-	l.lease.held, l.back, l.late = nil, nil, nil
 }

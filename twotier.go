@@ -33,7 +33,7 @@ func (l *Limiter) holdFor() int64 { return l.slack / 2 }
 // hitLocked takes a slot that is held, if there is one and nobody else waits.
 func (l *Limiter) hitLocked(now, units int64) (pass, bool) {
 	l.lease.count++
-	if len(l.lease.held) == 0 || len(l.queue) > 0 || l.outage.away ||
+	if len(l.lease.held) == 0 || len(l.queue) > 0 || l.outage.away || now < l.outage.settle ||
 		l.clock.resume+l.clock.diff > now || l.pausingLocked() {
 		return pass{}, false
 	}
@@ -62,7 +62,7 @@ func (l *Limiter) wantLocked(now int64) int64 {
 		b.rate += (recent - b.rate) * min(1, float64(elapsed)/float64(4*hold))
 		b.count, b.since = 0, now
 	}
-	if l.policy.Lease < 0 || !l.remote {
+	if l.policy.Lease < 0 || !l.remote || now < l.outage.settle {
 		return 0
 	}
 	n := int64(b.rate * float64(hold))
@@ -107,4 +107,12 @@ func (l *Limiter) expireLocked(now int64) {
 		}
 		return true
 	})
+}
+
+// dropHeldLocked gives all up that is held.
+func (l *Limiter) dropHeldLocked() {
+	for _, h := range l.lease.held {
+		l.giveBackLocked(h.slot, h.made)
+	}
+	l.lease.held = nil
 }

@@ -43,8 +43,9 @@ type window interface {
 // the order of the fields. Its zero value only looks at the clock.
 type query struct {
 	restore    *past      // state that Redis lost
-	charge     int64      // slots used without asking
-	generation int64      // of the state in which back and late were booked
+	generation int64      // of the state in which drop, back and late were booked
+	drop       []span     // slots not used, and not for others
+	charge     []span     // slots used without asking, the earliest first
 	back       []span     // slots not used, the latest first
 	late       []lateness // departures after their slots, the earliest first
 	pause      int64      // how long to stop the clock; 0: not
@@ -55,8 +56,11 @@ type query struct {
 
 // A past is what a process knows of a state that Redis lost.
 type past struct {
+	generation             int64
 	serial, offset, resume int64
 	booked                 []entry // by serial
+	rest                   []int64 // of each rate, so many more may have been used...
+	until                  int64   // ...until then, by the key's clock
 }
 
 // An entry says that the slots up to number upto, from the entry before, are
@@ -91,7 +95,8 @@ type answer struct {
 	serial     int64 // slots booked ever
 	tail       int64 // no slot is booked later
 	generation int64 // names the state; another one means that it was lost and made anew
-	restored   int64 // the serial to which it was restored
+	origin     int64 // from which state it was restored; 0: it was not
+	restored   int64 // up to which serial of that
 	lost       bool  // nothing was booked: the state is older than query.heard
 	free       []int64
 	runs       []run
@@ -186,13 +191,24 @@ func (q *query) words(bounds []bound) []any {
 		add(b.name, b.limit, b.window, b.grain)
 	}
 	if m := q.restore; m != nil {
-		add("restore", m.serial, m.offset, m.resume, int64(len(m.booked)))
+		add("restore", m.generation, m.serial, m.offset, m.resume, m.until)
+		add("", m.rest...)
+		add("", int64(len(m.booked)))
 		for _, b := range m.booked {
 			add("", b.at, b.upto)
 		}
 	}
-	if q.charge > 0 {
-		add("charge", q.charge)
+	if len(q.drop) > 0 {
+		add("drop", q.generation, int64(len(q.drop)))
+		for _, s := range q.drop {
+			add("", s.slot, s.units)
+		}
+	}
+	if len(q.charge) > 0 {
+		add("charge", int64(len(q.charge)))
+		for _, s := range q.charge {
+			add("", s.slot, s.units)
+		}
 	}
 	if len(q.back) > 0 {
 		add("back", q.generation, int64(len(q.back)))
@@ -219,7 +235,7 @@ func (q *query) words(bounds []bound) []any {
 }
 
 // answerWords is the number of words before free and runs.
-const answerWords = 8
+const answerWords = 9
 
 // parseAnswer decodes the script's reply for so many rates.
 func parseAnswer(words []int64, rates int) (*answer, error) {
@@ -229,7 +245,7 @@ func parseAnswer(words []int64, rates int) (*answer, error) {
 	}
 	a := &answer{
 		now: words[0], offset: words[1], resume: words[2], serial: words[3], tail: words[4],
-		generation: words[5], restored: words[6], lost: words[7] == 1,
+		generation: words[5], origin: words[6], restored: words[7], lost: words[8] == 1,
 		free: words[answerWords : answerWords+rates],
 	}
 	for ; len(runs) > 0; runs = runs[2:] {

@@ -22,6 +22,7 @@ type schedule struct {
 	generation int64
 	serial     int64
 	resume     int64
+	key        int64
 	booked     []span
 	past       []past
 }
@@ -48,7 +49,10 @@ func (s *schedule) query(bounds []bound) *query {
 	case 0:
 		return q // a look
 	case 1:
-		q.charge = 1 + s.r.Int64N(4)
+		for at, n := s.key, s.r.IntN(5); n >= 0; n-- {
+			at -= s.r.Int64N(1+s.unit/4) * s.r.Int64N(3) / 2
+			q.charge = append([]span{{at, 1 + s.r.Int64N(4)}}, q.charge...)
+		}
 	case 2:
 		q.pause, q.paused = 1+s.r.Int64N(s.unit), s.resume-s.r.Int64N(2)
 	case 3:
@@ -60,7 +64,15 @@ func (s *schedule) query(bounds []bound) *query {
 		if s.r.IntN(8) == 0 && len(s.past) > 0 {
 			p := s.past[s.r.IntN(len(s.past))]
 			p.serial += s.serial
+			p.until = s.key
+			for range bounds {
+				p.rest = append(p.rest, max(0, s.r.Int64N(6)-3))
+			}
 			q.restore = &p
+		}
+	case 6:
+		if len(s.booked) > 0 {
+			q.drop = append(q.drop, s.booked[s.r.IntN(len(s.booked))], s.booked[s.r.IntN(len(s.booked))])
 		}
 	case 5:
 		q.generation -= s.r.Int64N(2) // of another state
@@ -87,7 +99,7 @@ func (s *schedule) query(bounds []bound) *query {
 }
 
 func (s *schedule) learn(q *query, a *answer) {
-	s.generation, s.serial, s.resume = a.generation, a.serial, a.resume
+	s.generation, s.serial, s.resume, s.key = a.generation, a.serial, a.resume, a.key()
 	if len(q.asks) > 0 { // only for a cost: a run says how many bookings
 		for _, r := range a.runs {
 			if r.slot > 0 {

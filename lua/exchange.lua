@@ -6,25 +6,29 @@
 -- max(TIME, resume) - offset: stopping it for d adds d to offset, so that everything booked moves together.
 --
 -- KEYS[1]  clock  hash: offset, resume; serial (slots ever booked, only grows); generation (made when the
---                 state is made or restored) and restored (the serial it was restored to, else 0); seen
---                 (TIME of the last write); until (when the state may expire); spares (entries in free);
---                 and for each rate n:NAME, l:NAME (number and logged time of the last slot booked)
+--                 state is made or restored), origin and restored (from which generation and up to which
+--                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
+--                 (entries in free); and for each rate n:NAME, l:NAME (number and logged time of the last
+--                 slot booked)
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
 --                 entry stands for the slots between the score before it and its own. Times are in order.
 --
 -- ARGV: for each rate NAME, limit, window (period and slack), grain (times are rounded up to it; 0: not),
 -- then any of, in this order:
---   restore serial offset resume N (at number)*N    N pairs that the process remembers; serial must be newer
---   charge  units                                   slots used without asking, now
+--   restore generation serial offset resume until rest*rates N (at number)*N
+--                                                   what is known of a state that was lost: of each rate, `rest`
+--                                                   more may have been used until `until`; serial must be newer
+--   drop    generation N (slot units)*N             slots not used, and not for others
+--   charge  N (at units)*N                          slots used without asking, the earliest first
 --   back    generation N (slot units)*N             slots not used, the latest first
 --   late    generation N (slot left units)*N        units of slot left at TIME left, the earliest first
 --   pause   for heard                               heard: the resume known when the request was sent
 --   reserve heard N (count cost longest)*N          heard: the serial known; longest: -1 for no bound
 --
--- Reply: integers. now, offset, resume, serial, tail (no slot is booked later), generation, restored,
--- lost (1: the state is older than `heard`, nothing was booked), free now of each rate, then for each run
--- of waiters: count, and their slot, or minus the wait that a refused one would have needed.
+-- Reply: integers. now, offset, resume, serial, tail (no slot is booked later), generation, origin,
+-- restored, lost (1: the state is older than `heard`, nothing was booked), free now of each rate, then for
+-- each run of waiters: count, and their slot, or minus the wait that a refused one would have needed.
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock, free = KEYS[1], KEYS[2]
@@ -37,7 +41,7 @@ local function number() return tonumber(word()) end
 
 -- State ---------------------------------------------------------------------------------------------
 
-local fields = {'offset', 'resume', 'serial', 'generation', 'restored', 'seen', 'until', 'spares'}
+local fields = {'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares'}
 local logs = {}
 for i = 3, #KEYS do
   local log = {key = KEYS[i], name = word(), limit = number(), window = number(), grain = number()}
@@ -84,6 +88,35 @@ end
 local function append(log, at, units)
   log.n, log.last = log.n + units, max(log.last, rounded(log, at))
   call('ZADD', log.key, text(log.n), text(log.last))
+end
+
+-- insert adds the slots in used, the earliest first, among those booked: every run behind counts that much
+-- more. What is out of the window is left out.
+local function insert(log, used)
+  local entries, i, n, more = call('ZRANGE', log.key, 0, -1, 'WITHSCORES'), 1, 0, 0
+  local function pass(at) -- over the entries before
+    while entries[i] and tonumber(entries[i]) < at do
+      n = tonumber(entries[i + 1]) + more
+      if more > 0 then call('ZADD', log.key, text(n), entries[i]) end
+      i = i + 2
+    end
+  end
+  for _, one in ipairs(used) do
+    local at = rounded(log, one.at)
+    if at + log.window > key then
+      if not entries[1] then at = max(at, log.last) end -- they were evicted
+      pass(at)
+      if not entries[i] then n = log.n + more end
+      more = more + one.units
+      if entries[i] ~= text(at) then
+        n = n + one.units
+        call('ZADD', log.key, text(n), text(at))
+        log.last = max(log.last, at)
+      end
+    end
+  end
+  pass(math.huge)
+  log.n = log.n + more
 end
 
 -- remove takes units away from the entries named in gone (logged time -> units): every run behind counts
@@ -186,29 +219,55 @@ local function booked(at) -- whether a slot is booked later than that
 end
 
 function ops.restore()
-  local serial, offset, resume, pairs = number(), number(), number(), {}
+  local origin, serial, offset, resume = number(), number(), number(), number()
+  local till, rest, pairs = number(), {}, {}
+  for i = 1, #logs do rest[i] = number() end
   for i = 1, 2 * number() do pairs[i] = number() end
   if serial <= state.serial then return end
   change()
-  local moved, since = offset - state.offset, {}
-  for i, log in ipairs(logs) do since[i] = {n = log.n, last = log.last} end
+  local moved, booked, since = offset - state.offset, state.serial - state.restored, {}
+  for i, log in ipairs(logs) do since[i] = log.last end
   wipe()
   local paused = max(0, state.resume - max(now, resume))
   state.offset, state.resume = offset + paused, max(resume, state.resume)
-  state.generation, state.restored = state.generation + 1, serial
-  state.serial = state.serial + serial
+  state.generation, state.origin, state.restored = state.generation + 1, origin, serial
+  state.serial = serial + booked -- since the state was made
   key = max(now, state.resume) - state.offset
   for i, log in ipairs(logs) do
     for j = 1, #pairs, 2 do append(log, pairs[j], pairs[j + 1] - log.n) end
-    if since[i].n > 0 then append(log, since[i].last - moved, since[i].n) end
+    if booked > 0 then append(log, since[i] - moved, booked) end
+    if rest[i] > 0 then append(log, till, rest[i]) end
   end
 end
 
-function ops.charge()
-  local units = number()
+function ops.drop()
+  local gone, void = {}, number() ~= state.generation
+  for _ = 1, number() do
+    local slot, units = number(), number()
+    gone[slot] = (gone[slot] or 0) + units
+  end
+  if void then return end -- slots of a state that was lost
   change()
-  for _, log in ipairs(logs) do append(log, key, units) end
-  state.serial = state.serial + units
+  removeAll(gone)
+end
+
+function ops.charge()
+  local used, gone = {}, {}
+  for i = 1, number() do
+    used[i] = {at = min(number(), key), units = number()}
+    state.serial = state.serial + used[i].units
+  end
+  change()
+  if state.spares > 0 then -- they were free before this
+    for _, member in ipairs(call('ZRANGE', free, 0, -1)) do
+      local at, units = string.match(member, '^(%d+):(%d+)$')
+      gone[tonumber(at)] = tonumber(units)
+    end
+    removeAll(gone)
+    call('DEL', free)
+    state.spares = 0
+  end
+  for _, log in ipairs(logs) do insert(log, used) end
 end
 
 function ops.back()
@@ -312,7 +371,8 @@ while arg < #ARGV do ops[word()]() end
 
 local tail = math.huge
 for _, log in ipairs(logs) do tail = min(tail, log.last) end
-local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.restored, lost}
+local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.origin, state.restored,
+               lost}
 for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 3 + #runs) end
 for _, word in ipairs(runs) do reply[#reply + 1] = word end
 
