@@ -22,7 +22,8 @@ var (
 )
 
 // An Error is a refusal: the request was not sent, and nothing was charged
-// for it. http.Client wraps it in a *url.Error; use [errors.As].
+// for it; or, when it is a retry that is refused, not sent again. http.Client
+// wraps it in a *url.Error; use [errors.As].
 type Error struct {
 	// Key names the quota. It never holds a secret: see [ByHeader].
 	Key string

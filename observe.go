@@ -16,7 +16,7 @@ const (
 	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
 	EventUnrouted                      // a request matched no route and passes untouched; Key is empty
 	EventPaused                        // the key's clock was stopped for Wait; Reason says who asked
-	EventRetry                         // an attempt failed and another follows; Attempt is the one that failed
+	EventRetry                         // an attempt failed and another follows, after Wait at least; Attempt is the one that failed, Reason or Err why
 	EventDegraded                      // Redis stopped answering; Err says how, Outage what is done meanwhile
 	EventRestored                      // Redis answers again; Wait is how long it was away
 )
