@@ -142,6 +142,10 @@ func TestNewRefuses(t *testing.T) {
 		{`Routes["api.example/"]: Outage`, Config{Routes: route(func(p *Policy) { p.Outage = 7 })}},
 		{`Routes["api.example/"]: Replicas`, Config{Routes: route(func(p *Policy) { p.Outage = FailOpen })}},
 		{`Routes["api.example/"]: Replicas`, Config{Routes: route(func(p *Policy) { p.Replicas = -1 })}},
+		{`Routes["api.example/"]: Name`, Config{Routes: route(func(p *Policy) { p.Name = "a#b" })}},
+		{`Routes["b.example/"]: Name`, Config{Routes: map[string]Policy{
+			"a.example/": {Name: "n", Rates: good.Rates}, "b.example/": {Name: "n", Rates: MustRates("4/s")},
+		}}},
 		{`Routes["api.example"]`, Config{Routes: map[string]Policy{"api.example": good}}}, // no path
 		{`Routes["/{x}"]`, Config{Routes: map[string]Policy{"/{x}": good, "/{y}": good}}},
 		{`conflicts with Routes["/x/{y}"]`, Config{Routes: map[string]Policy{"/{x}/y": good, "/x/{y}": good}}},
