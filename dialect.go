@@ -268,6 +268,16 @@ func (p *peekedBody) readAhead() {
 	}
 }
 
+// ended reports whether the head is all that there is of the body.
+func (p *peekedBody) ended() bool {
+	select {
+	case <-p.done:
+		return p.err != nil
+	default:
+		return false
+	}
+}
+
 // Read implements [io.Reader].
 func (p *peekedBody) Read(b []byte) (int, error) {
 	<-p.done

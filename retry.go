@@ -127,10 +127,9 @@ func (c *call) worthwhile() bool {
 // takes care.
 func (c *call) clear() time.Duration {
 	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: c.wait, Reason: c.said.reason, Err: bare(c.err)})
-	if c.resp != nil && c.resp.Body != nil && c.resp.Body != http.NoBody {
-		// Its connection is free for others then, and it is still whole if no
-		// other response follows.
-		readAhead(c.resp, drainBytes, drainTime)
+	if c.resp != nil && c.resp.Body != nil && c.resp.Body != http.NoBody && !readWhole(c.resp) {
+		closeResponse(c.resp)
+		c.resp = nil
 	}
 	if c.stands {
 		return 0
@@ -169,6 +168,15 @@ const (
 	drainBytes = 8 << 10
 	drainTime  = 50 * time.Millisecond
 )
+
+// readWhole takes a short body into memory, and reports whether it is all there.
+// Its connection is free for others then, and the response can still be returned
+// if no other follows. One that is longer, or does not come, must be closed, so
+// that it keeps no connection while the retry waits.
+func readWhole(resp *http.Response) bool {
+	readAhead(resp, drainBytes, drainTime)
+	return resp.Body.(*peekedBody).ended()
+}
 
 // idempotent reports whether req may be sent twice: by its method (RFC 9110
 // §9.2.2), or because the caller says so with an Idempotency-Key.

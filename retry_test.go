@@ -377,6 +377,62 @@ func TestNoSlotForRetry(t *testing.T) {
 	})
 }
 
+// What is left of a refusal, if it is long or does not come, keeps no connection
+// from others while the retry waits.
+func TestRefusalKeepsNoConnection(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rest func(rw http.ResponseWriter, r *http.Request)
+	}{
+		{"short", func(rw http.ResponseWriter, _ *http.Request) { rw.Write(make([]byte, drainBytes-1)) }},
+		{"long", func(rw http.ResponseWriter, _ *http.Request) { rw.Write(make([]byte, 100<<10)) }},
+		{"hanging", func(rw http.ResponseWriter, r *http.Request) {
+			rw.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				refused := false
+				s := servePipes(t, time.Millisecond, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/told" && !refused {
+						refused = true
+						rw.Header().Set("Retry-After", "20")
+						rw.WriteHeader(http.StatusTooManyRequests)
+						c.rest(rw, r)
+					}
+				}))
+				tr := transportOf(t, Config{
+					Base: s.base(t, func(tr *http.Transport) { tr.MaxConnsPerHost = 1 }),
+					Routes: map[string]Policy{"/": {
+						Rates: plenty.Rates, Key: func(req *http.Request) string { return req.URL.Path },
+					}},
+				})
+				start := time.Now()
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					resp, err := tr.RoundTrip(getURL(t.Context(), "http://api.example/told"))
+					if err != nil || resp.StatusCode != 200 {
+						t.Errorf("got %v, %v", resp, err)
+						return
+					}
+					bodyOf(t, resp)
+					between(t, "the retry", time.Since(start), 20*time.Second, 20*time.Second+2*maxSlack)
+				})
+				time.Sleep(time.Second)
+				resp, err := tr.RoundTrip(getURL(t.Context(), "http://api.example/other"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				bodyOf(t, resp)
+				between(t, "another key's request", time.Since(start), time.Second, time.Second+maxSlack)
+				wg.Wait()
+				tr.CloseIdleConnections()
+			})
+		})
+	}
+}
+
 // A Base that is not net/http's may give no body, or nothing at all.
 func TestOddBases(t *testing.T) {
 	for _, max := range []int{0, -1} {
