@@ -179,6 +179,7 @@ func TestWaitIsNotShortened(t *testing.T) {
 		{"deadline, backoff of a 429", 0, 50 * time.Millisecond, 0, 0, says(429, "whole"), 0},
 		{"time enough", 0, 2 * time.Second, 0, 0, says(429, "whole", "Retry-After: 1"), time.Second},
 		{"MaxWait", 2 * time.Second, 0, 0, 0, says(429, "whole", "Retry-After: 3"), 0},
+		{"MaxWait, longer than the pause", 10 * time.Second, 0, 0, 5 * time.Second, says(429, "whole", "Retry-After: 30"), 0},
 		{"MaxWait, enough", 4 * time.Second, 0, 0, 0, says(429, "whole", "Retry-After: 3"), 3 * time.Second},
 		{"MaxRetryAfter", 0, 0, 2 * time.Second, 0, says(429, "whole", "Retry-After: 3"), 0},
 		{"MaxRetryAfter, enough", 0, 0, 5 * time.Minute, 0, says(429, "whole", "Retry-After: 299.997"), 299997 * time.Millisecond},
@@ -558,7 +559,8 @@ func TestPipeAndCancel(t *testing.T) {
 			req := getURL(ctx, "http://api.example/")
 			req.Method, req.Body = "POST", out
 			start := time.Now()
-			if _, err := tr.RoundTrip(req); !errors.Is(err, context.Canceled) {
+			_, err := tr.RoundTrip(req)
+			if _, refused := errors.AsType[*Error](err); refused != waits || !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			between(t, "return", time.Since(start), time.Second, time.Second)
