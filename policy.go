@@ -241,7 +241,10 @@ func (c *Config) validate() error {
 	return nil
 }
 
-func (r *Retry) minBackoff() time.Duration { return cmp.Or(r.MinBackoff, time.Second) }
+func (r *Retry) minBackoff() time.Duration {
+	return cmp.Or(r.MinBackoff, min(time.Second, r.maxBackoff()))
+}
+
 func (r *Retry) maxBackoff() time.Duration { return cmp.Or(r.MaxBackoff, 30*time.Second) }
 
 // isNilPointer reports whether v is a non-nil interface around a nil pointer,
