@@ -215,6 +215,10 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
 		l.restoreLocked(now)
 		l.queue = append(f.aboard, l.queue...)
+		if known := l.generation(); a.generation != 0 && a.generation != known {
+			// Another has told what it knew, and may have sold the rest again.
+			l.againLocked(l.memory.covered(a.origin, a.restored))
+		}
 		l.look = true
 		return
 	}

@@ -188,10 +188,10 @@ func (l *ledger) remove(gone []span) {
 }
 
 // sweep drops what has left the window but for the last such entry, and
-// returns how many slots are free now. It looks at a few entries only.
+// returns how many slots are free now. It never looks at very many entries.
 func (g *slotLog) sweep(key int64, most int, drop bool) (free int64) {
 	gone, base := 0, int64(0)
-	for _, e := range g.entries[:min(len(g.entries), most+1)] {
+	for _, e := range g.entries[:min(len(g.entries), most+32+256)] {
 		if e.at+g.window > key {
 			break
 		}
@@ -254,7 +254,7 @@ func (l *ledger) restore(p *past) {
 	paused := max(0, l.resume-max(l.now, p.resume))
 	l.offset, l.resume = p.offset+paused, max(p.resume, l.resume)
 	l.generation, l.origin, l.restored = l.generation+1, p.generation, p.serial
-	l.serial = p.serial + booked
+	l.serial = p.serial + booked + slices.Max(p.rest)
 	l.tick()
 	for i := range l.logs {
 		g := &l.logs[i]
@@ -421,7 +421,7 @@ func (l *ledger) answer() *answer {
 	for i := range l.logs {
 		g := &l.logs[i]
 		a.tail = min(a.tail, g.last)
-		a.free = append(a.free, g.sweep(l.key, 3+2*len(a.runs), l.dirty))
+		a.free = append(a.free, g.sweep(l.key, 4+2*len(a.runs), l.dirty))
 		latest, window = max(latest, g.last), max(window, g.window)
 	}
 	if l.dirty {

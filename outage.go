@@ -67,8 +67,8 @@ const (
 // later waits for the next try.
 const probeFor = 10 * time.Second
 
-// beatAfter is how long there may be no news from Redis while somebody waits.
-const beatAfter = time.Second
+// maxBeat is how long there may be no news from Redis while somebody waits.
+const maxBeat = time.Second
 
 // shortWindow is the longest period that is waited out.
 const shortWindow = 2 * time.Second
@@ -251,10 +251,11 @@ func (l *Limiter) beatLocked() {
 	if l.policy.Outage != FailOpen || len(l.slotted) == 0 {
 		return
 	}
+	after := min(duration(l.shortest)+lookAfter, maxBeat) // before a share of another process has anything
 	if o.beat == nil {
-		o.beat = time.AfterFunc(beatAfter, l.beat)
+		o.beat = time.AfterFunc(after, l.beat)
 	} else {
-		o.beat.Reset(beatAfter)
+		o.beat.Reset(after)
 	}
 }
 
@@ -301,27 +302,17 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	covered := m.covered(a.origin, a.restored)
 	uncovered := m.renew(covered, moved)
 	m.lines = append(m.lines[max(0, len(m.lines)-maxLines+1):], line{a.generation, covered})
-	var again []*waiter
-	for w := range l.slotted {
-		switch {
-		case w.state != holding:
-		case w.serial > covered:
-			again = append(again, w)
-			delete(l.slotted, w)
-		default:
-			w.slot.slot, w.made = w.slot.slot+moved, a.generation
-		}
-	}
-	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
-	for _, w := range again {
-		w.state, w.share = queued, span{}
-		w.nudge()
+	for _, w := range l.againLocked(covered) {
 		// Bookings are remembered together: its own is among the first that are not older.
 		if i := slices.IndexFunc(uncovered, func(o own) bool { return o.serial >= w.serial }); i >= 0 {
 			uncovered[i].units -= w.units
 		}
 	}
-	l.queue = append(again, l.queue...)
+	for w := range l.slotted {
+		if w.state == holding {
+			w.slot.slot, w.made = w.slot.slot+moved, a.generation
+		}
+	}
 	for _, o := range uncovered {
 		if o.units > 0 {
 			l.sentLocked(span{min(now, l.clock.local(o.at)), o.units})
@@ -332,4 +323,21 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	if until > l.pause.until && until-now > max(0, a.resume-a.now)+lookAfter.Microseconds() {
 		l.pause = pauseAsk{until: until, heard: a.resume}
 	}
+}
+
+// againLocked has all book again whose slots a state does not cover.
+func (l *Limiter) againLocked(covered int64) (again []*waiter) {
+	for w := range l.slotted {
+		if w.state == holding && w.serial > covered {
+			again = append(again, w)
+			delete(l.slotted, w)
+		}
+	}
+	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
+	for _, w := range again {
+		w.state, w.share = queued, span{}
+		w.nudge()
+	}
+	l.queue = append(again, l.queue...)
+	return again
 }

@@ -161,13 +161,17 @@ local function removeAll(gone) -- slot -> units
 end
 
 -- sweep drops what has left the window but for the last such entry, which says where the rest begins, and
--- returns how many slots are free now. It looks at a few entries only, and at worst says too few.
+-- returns how many slots are free now. It looks at few entries first, which is enough when calls are
+-- frequent, and never at very many: at worst it says too few.
 local function sweep(log, most)
-  local entries = call('ZRANGE', log.key, 0, most, 'WITHSCORES')
   local gone, base = 0, 0
-  for i = 1, #entries, 2 do
-    if tonumber(entries[i]) + log.window > key then break end
-    gone, base = gone + 1, tonumber(entries[i + 1])
+  for _, look in ipairs({most, 32, 256}) do
+    local entries, before = call('ZRANGE', log.key, gone, gone + look - 1, 'WITHSCORES'), gone
+    for i = 1, #entries, 2 do
+      if tonumber(entries[i]) + log.window > key then break end
+      gone, base = gone + 1, tonumber(entries[i + 1])
+    end
+    if gone < before + look then break end
   end
   if dirty and gone > 1 then call('ZREMRANGEBYRANK', log.key, 0, gone - 2) end
   return max(0, log.limit - (log.n - base))
@@ -231,7 +235,7 @@ function ops.restore()
   local paused = max(0, state.resume - max(now, resume))
   state.offset, state.resume = offset + paused, max(resume, state.resume)
   state.generation, state.origin, state.restored = state.generation + 1, origin, serial
-  state.serial = serial + booked -- since the state was made
+  state.serial = serial + booked + max(unpack(rest))
   key = max(now, state.resume) - state.offset
   for i, log in ipairs(logs) do
     for j = 1, #pairs, 2 do append(log, pairs[j], pairs[j + 1] - log.n) end
@@ -373,7 +377,7 @@ local tail = math.huge
 for _, log in ipairs(logs) do tail = min(tail, log.last) end
 local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.origin, state.restored,
                lost}
-for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 3 + #runs) end
+for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 4 + #runs) end
 for _, word in ipairs(runs) do reply[#reply + 1] = word end
 
 if dirty then
