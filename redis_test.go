@@ -3,9 +3,11 @@ package pacecar
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,11 +19,12 @@ import (
 
 // A server is a redis-server that a test started.
 type server struct {
-	t    testing.TB
-	addr string
-	args []string
-	mu   sync.Mutex
-	cmd  *exec.Cmd
+	t      testing.TB
+	addr   string
+	args   []string
+	config string // the file of a Sentinel, which takes no other arguments
+	mu     sync.Mutex
+	cmd    *exec.Cmd
 }
 
 // startRedis starts redis-server on a free port, keeping nothing on disk. It
@@ -30,7 +33,12 @@ type server struct {
 func startRedis(t testing.TB, args ...string) *server {
 	t.Helper()
 	needRedis(t)
-	s := &server{t: t, addr: freeAddr(t), args: args}
+	return startServer(t, &server{addr: freeAddr(t), args: args})
+}
+
+func startServer(t testing.TB, s *server) *server {
+	t.Helper()
+	s.t = t
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -62,6 +70,9 @@ func (s *server) start() {
 	host, port, _ := strings.Cut(s.addr, ":")
 	args := append([]string{"--bind", host, "--port", port, "--save", "", "--appendonly", "no",
 		"--dir", s.t.TempDir(), "--enable-debug-command", "yes"}, s.args...)
+	if s.config != "" {
+		args = []string{s.config, "--sentinel"}
+	}
 	cmd := exec.Command("redis-server", args...)
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -106,4 +117,70 @@ func (s *server) port() int {
 	_, p, _ := net.SplitHostPort(s.addr)
 	n, _ := strconv.Atoi(p)
 	return n
+}
+
+// eventually waits until what is true, which it must be soon.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not true after 20 s: %s", what)
+		}
+	}
+}
+
+// watchedName is what the Sentinel of a watched calls its master.
+const watchedName = "mymaster"
+
+// watched is a master with a replica, and a Sentinel that has the replica take
+// its place.
+type watched struct{ master, replica, sentinel *server }
+
+func startWatched(t testing.TB) *watched {
+	t.Helper()
+	w := &watched{master: startRedis(t, "--repl-diskless-sync-delay", "0")}
+	port := strconv.Itoa(w.master.port())
+	w.replica = startRedis(t, "--replicaof", "127.0.0.1", port)
+	rdb := w.replica.client()
+	defer rdb.Close()
+	eventually(t, "the replica has its master's data", func() bool {
+		info, err := rdb.Info(t.Context(), "replication").Result()
+		return err == nil && strings.Contains(info, "master_link_status:up")
+	})
+
+	dir := t.TempDir()
+	s := &server{addr: freeAddr(t), config: filepath.Join(dir, "sentinel.conf")}
+	config := fmt.Sprintf(`bind 127.0.0.1
+port %d
+dir %s
+sentinel monitor %[3]s 127.0.0.1 %[4]s 1
+sentinel down-after-milliseconds %[3]s 300
+sentinel failover-timeout %[3]s 5000
+`, s.port(), dir, watchedName, port)
+	if err := os.WriteFile(s.config, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.sentinel = startServer(t, s)
+	watch := w.watcher()
+	defer watch.Close()
+	eventually(t, "the sentinel knows the replica", func() bool {
+		replicas, err := watch.Replicas(t.Context(), watchedName).Result()
+		return err == nil && len(replicas) == 1 && replicas[0]["flags"] == "slave"
+	})
+	return w
+}
+
+func (w *watched) watcher() *redis.SentinelClient {
+	return redis.NewSentinelClient(&redis.Options{Addr: w.sentinel.addr})
+}
+
+// failedOver waits until the replica has taken the master's place.
+func (w *watched) failedOver() {
+	w.replica.t.Helper()
+	rdb := w.replica.client()
+	defer rdb.Close()
+	eventually(w.replica.t, "the replica is a master", func() bool {
+		role, err := rdb.Do(context.Background(), "role").Slice()
+		return err == nil && len(role) > 0 && role[0] == "master"
+	})
 }
