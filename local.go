@@ -10,7 +10,7 @@ import (
 )
 
 // local is the window in this process's memory: the default without Redis, the
-// share during an outage, and the model that lua/exchange.lua is tested
+// share during an outage, and the model that the script in lua/ is tested
 // against. Every function here has its twin there.
 type local struct {
 	start time.Time

@@ -97,7 +97,7 @@ func (l *Limiter) restoreLocked(now int64) {
 	p := &past{
 		generation: l.generation(), serial: tail.upto, offset: l.clock.offset, resume: l.clock.resume,
 		booked: slices.Clone(m.pairs),
-		until: l.clock.key(until), rest: make([]int64, len(l.bounds)),
+		until:  l.clock.key(until), rest: make([]int64, len(l.bounds)),
 	}
 	if tail.at < p.until { // else who has booked since is yet to leave, and books again
 		for i := range p.rest {

@@ -17,7 +17,7 @@ import (
 //
 // Within this file and the two, times and durations are whole microseconds,
 // and a slot is a time on the key's clock, which can be stopped: see
-// lua/exchange.lua for the model.
+// lua/state.lua for the model.
 //
 // # Why no window holds more than Limit departures
 //
@@ -142,12 +142,17 @@ func (b *bound) rounded(at int64) int64 {
 	return at
 }
 
-// exchangeLua is the shared window.
-//
-//go:embed lua/exchange.lua
-var exchangeLua string
+// The shared window is one script, in three parts.
+var (
+	//go:embed lua/state.lua
+	stateLua string
+	//go:embed lua/corrections.lua
+	correctionsLua string
+	//go:embed lua/reserve.lua
+	reserveLua string
 
-var exchangeScript = redis.NewScript(exchangeLua)
+	exchangeScript = redis.NewScript(stateLua + correctionsLua + reserveLua)
+)
 
 // shared is the window that a fleet shares through Redis.
 type shared struct {
@@ -175,7 +180,7 @@ func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 	return parseAnswer(words, len(w.bounds))
 }
 
-// words encodes the query as lua/exchange.lua reads it.
+// words encodes the query as the script reads it.
 func (q *query) words(bounds []bound) []any {
 	words := make([]any, 0, 4*len(bounds)+3*len(q.asks)+2*len(q.back)+8)
 	add := func(op string, numbers ...int64) {

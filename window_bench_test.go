@@ -29,7 +29,7 @@ func BenchmarkBooking(b *testing.B) {
 	defer rdb.Close()
 	b.Run("plain", func(b *testing.B) {
 		measure(b, rdb, 1, func(i int) error {
-			return plainScript.Run(b.Context(), rdb, []string{"plain"}, 1000, 1_000_000, strconv.Itoa(i)).Err()
+			return plainScript.Run(b.Context(), rdb, []string{"plain"}, 1_000_000, 1_000_000, strconv.Itoa(i)).Err()
 		})
 	})
 	for _, c := range []struct {

@@ -1,0 +1,184 @@
+-- Second part of the script (see state.lua): what changes bookings that were made. Few exchanges need it, and
+-- making its functions costs as much as a booking, so they are made when they are called for.
+
+local function corrections()
+  if removeAll then return end
+
+  -- insert adds the slots in used, the earliest first, among those booked: every run behind counts that much
+  -- more. What is out of the window is left out.
+  local function insert(log, used)
+    local entries, i, n, more = call('ZRANGE', log.key, 0, -1, 'WITHSCORES'), 1, 0, 0
+    local function pass(at) -- over the entries before
+      while entries[i] and tonumber(entries[i]) < at do
+        n = tonumber(entries[i + 1]) + more
+        if more > 0 then call('ZADD', log.key, text(n), entries[i]) end
+        i = i + 2
+      end
+    end
+    for _, one in ipairs(used) do
+      local at = rounded(log, one.at)
+      if at + log.window > key then
+        if not entries[1] then at = max(at, log.last) end -- they were evicted
+        pass(at)
+        if not entries[i] then n = log.n + more end
+        more = more + one.units
+        if entries[i] ~= text(at) then
+          n = n + one.units
+          call('ZADD', log.key, text(n), text(at))
+          log.last = max(log.last, at)
+        end
+      end
+    end
+    pass(math.huge)
+    log.n = log.n + more
+  end
+
+  -- remove takes units away from the entries named in gone (logged time -> units): every run behind counts
+  -- that much less. It returns how many were found.
+  local function remove(log, gone)
+    local low
+    for at in pairs(gone) do
+      local score = call('ZSCORE', log.key, at)
+      if score then low = min(low or math.huge, tonumber(score)) end
+    end
+    if not low then return 0 end
+    local before = call('ZREVRANGEBYSCORE', log.key, '(' .. text(low), '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local last, n, cut = tonumber(before[1] or 0), tonumber(before[2] or 0), 0
+    local entries = call('ZRANGEBYSCORE', log.key, text(low), '+inf', 'WITHSCORES')
+    for i = 1, #entries, 2 do
+      local at, upto = entries[i], tonumber(entries[i + 1])
+      local left = max(n, upto - cut - (gone[at] or 0))
+      cut = upto - left
+      if left == n then
+        call('ZREM', log.key, at)
+      else
+        call('ZADD', log.key, text(left), at)
+        last, n = tonumber(at), left
+      end
+    end
+    log.n, log.last = n, last
+    return cut
+  end
+
+  function removeAll(gone) -- slot -> units
+    for _, log in ipairs(logs) do
+      local found, any = {}, false
+      for slot, units in pairs(gone) do
+        local at = rounded(log, slot)
+        if at + log.window > key then -- else it is out of the window, and may be what the log starts from
+          found[text(at)] = (found[text(at)] or 0) + units
+          any = true
+        end
+      end
+      if any then remove(log, found) end
+    end
+  end
+
+  -- offer puts slots up for a new owner.
+  function offer(slot, units)
+    for _, member in ipairs(call('ZRANGEBYSCORE', free, text(slot), text(slot))) do
+      units = units + tonumber(string.match(member, ':(%d+)$'))
+      call('ZREM', free, member)
+      state.spares = state.spares - 1
+    end
+    call('ZADD', free, text(slot), text(slot) .. ':' .. text(units))
+    state.spares = state.spares + 1
+  end
+
+  local function booked(at) -- whether a slot is booked later than that
+    for _, log in ipairs(logs) do
+      if log.last > rounded(log, at) then return true end
+    end
+    return false
+  end
+
+  function ops.restore()
+    local origin, serial, offset, resume = number(), number(), number(), number()
+    local till, rest, pairs = number(), {}, {}
+    for i = 1, #logs do rest[i] = number() end
+    for i = 1, 2 * number() do pairs[i] = number() end
+    if serial <= state.serial then return end
+    change()
+    local moved, booked, since = offset - state.offset, state.serial - state.restored, {}
+    for i, log in ipairs(logs) do since[i] = log.last end
+    wipe()
+    local paused = max(0, state.resume - max(now, resume))
+    state.offset, state.resume = offset + paused, max(resume, state.resume)
+    state.generation, state.origin, state.restored = state.generation + 1, origin, serial
+    state.serial = serial + booked + max(unpack(rest))
+    key = max(now, state.resume) - state.offset
+    for i, log in ipairs(logs) do
+      for j = 1, #pairs, 2 do append(log, pairs[j], pairs[j + 1] - log.n) end
+      if booked > 0 then append(log, since[i] - moved, booked) end
+      if rest[i] > 0 then append(log, till, rest[i]) end
+    end
+  end
+
+  function ops.drop()
+    local gone, void = {}, number() ~= state.generation
+    for _ = 1, number() do
+      local slot, units = number(), number()
+      gone[slot] = (gone[slot] or 0) + units
+    end
+    if void then return end -- slots of a state that was lost
+    change()
+    removeAll(gone)
+  end
+
+  function ops.charge()
+    local used, gone = {}, {}
+    for i = 1, number() do
+      used[i] = {at = min(number(), key), units = number()}
+      state.serial = state.serial + used[i].units
+    end
+    change()
+    if state.spares > 0 then -- they were free before this
+      for _, member in ipairs(call('ZRANGE', free, 0, -1)) do
+        local at, units = string.match(member, '^(%d+):(%d+)$')
+        gone[tonumber(at)] = tonumber(units)
+      end
+      removeAll(gone)
+      call('DEL', free)
+      state.spares = 0
+    end
+    for _, log in ipairs(logs) do insert(log, used) end
+  end
+
+  function ops.back()
+    local gone, any, void = {}, false, number() ~= state.generation
+    if not void then change() end
+    for _ = 1, number() do
+      local slot, units = number(), number()
+      if void then -- slots of a state that was lost
+      elseif not booked(slot) then
+        removeAll({[slot] = units})
+      elseif slot < key then
+        gone[slot], any = (gone[slot] or 0) + units, true
+      else
+        offer(slot, units)
+      end
+    end
+    if any then removeAll(gone) end
+  end
+
+  function ops.late()
+    local void, late, worst, left = number() ~= state.generation, {}, 0, 0
+    for i = 1, number() do
+      late[i] = {slot = number(), left = min(number() - state.offset, key), units = number()}
+      worst, left = max(worst, late[i].left - late[i].slot), max(left, late[i].left)
+    end
+    if void or worst <= 0 then return end
+    change()
+    if booked(left) then
+      state.offset = state.offset + worst
+      key = max(now, state.resume) - state.offset
+      return
+    end
+    for _, one in ipairs(late) do
+      for _, log in ipairs(logs) do
+        local found = remove(log, {[text(rounded(log, one.slot))] = one.units})
+        if found > 0 then append(log, one.left, found) end
+      end
+    end
+  end
+end

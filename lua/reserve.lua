@@ -1,0 +1,120 @@
+-- Last part of the script (see state.lua): bookings, and the reply.
+
+local runs, lost = {}, 0
+
+-- take finds the earliest free slots that fit. Those whose time has passed unused leave the logs.
+local function take(count, cost, longest)
+  if state.spares == 0 then return nil, 0 end
+  corrections()
+  local gone, any, slot, taken = {}, false, nil, 0
+  for _, member in ipairs(call('ZRANGE', free, 0, 15)) do
+    local at, units = string.match(member, '^(%d+):(%d+)$')
+    at, units = tonumber(at), tonumber(units)
+    if at < key then
+      gone[at], any = units, true
+      call('ZREM', free, member)
+      state.spares = state.spares - 1
+    elseif units >= cost and (longest < 0 or at + state.offset - now <= longest) then
+      slot, taken = at, min(count, floor(units / cost))
+      call('ZREM', free, member)
+      state.spares = state.spares - 1
+      if units > taken * cost then offer(at, units - taken * cost) end
+      break
+    end
+  end
+  if any then removeAll(gone) end
+  return slot, taken
+end
+
+function ops.pause()
+  local wait, heard = number(), number()
+  if heard < state.resume or now + wait <= state.resume then return end
+  change()
+  state.offset = state.offset + now + wait - max(now, state.resume)
+  state.resume = now + wait
+end
+
+-- earliest says when the next cost slots may leave, and how many such bookings may leave together then.
+local function earliest(cost)
+  local slot, together = key, math.huge
+  for _, log in ipairs(logs) do
+    local first, at, upto = log.n + cost - log.limit, nil, 0
+    if first > 0 then
+      local entry = call('ZRANGEBYSCORE', log.key, first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      at, upto = tonumber(entry[1] or log.last), tonumber(entry[2] or log.n) -- no entry: it was evicted
+      slot = max(slot, at + log.window)
+    end
+    together = min(together, floor((upto + log.limit - log.n) / cost))
+  end
+  return slot, together
+end
+
+local function answer(count, what)
+  local last = #runs
+  if runs[last] == what then
+    runs[last - 1] = runs[last - 1] + count
+  else
+    runs[last + 1], runs[last + 2] = count, what
+  end
+end
+
+local function book(count, cost, longest)
+  while count > 0 do
+    local slot, some = take(count, cost, longest)
+    if not slot then
+      slot, some = earliest(cost)
+      some = min(some, count)
+      local wait = slot + state.offset - now
+      if longest >= 0 and wait > longest then return answer(count, -wait) end
+      for _, log in ipairs(logs) do append(log, slot, some * cost) end
+    end
+    state.serial = state.serial + some * cost
+    answer(some, slot)
+    count = count - some
+  end
+end
+
+function ops.reserve()
+  local heard, groups = number(), number()
+  if state.serial < heard then lost = 1 else change() end
+  for _ = 1, groups do
+    local count, cost, longest = number(), number(), number()
+    if lost == 0 then book(count, cost, longest) end
+  end
+end
+
+while arg < #ARGV do
+  local op = word()
+  if not ops[op] then corrections() end
+  ops[op]()
+end
+
+-- Reply ---------------------------------------------------------------------------------------------
+
+local tail = math.huge
+for _, log in ipairs(logs) do tail = min(tail, log.last) end
+local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.origin, state.restored,
+               lost}
+for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 4 + #runs) end
+for _, word in ipairs(runs) do reply[#reply + 1] = word end
+
+if dirty then
+  local latest, window = key, 0
+  for _, log in ipairs(logs) do latest, window = max(latest, log.last), max(window, log.window) end
+  -- Past the last slot, its window, and a second. Never shorter than another process asked for.
+  state['until'], state.seen = max(state['until'], latest + state.offset + window + 1000000), now
+  for _, log in ipairs(logs) do state['n:' .. log.name], state['l:' .. log.name] = log.n, log.last end
+  local changed = {}
+  for i, field in ipairs(fields) do
+    if state[field] ~= stored[i] then
+      changed[#changed + 1] = field
+      changed[#changed + 1] = state[field]
+    end
+  end
+  if changed[1] then call('HSET', clock, unpack(changed)) end
+  local ttl = math.ceil((state['until'] - now) / 1000)
+  for i = 1, #KEYS do
+    if i ~= 2 or state.spares > 0 then call('PEXPIRE', KEYS[i], ttl) end
+  end
+end
+return reply

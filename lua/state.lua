@@ -1,0 +1,114 @@
+-- One exchange between a process and the window that the fleet shares for one key: whatever the process
+-- has to say about the key (slots not used, a pause asked for, ...) and to ask of it (slots), in one
+-- atomic call. local.go is the same window in Go, and tests hold the two to the same answers.
+--
+-- All times and durations are whole microseconds. A *slot* is a time on the key's clock, which reads
+-- max(TIME, resume) - offset: stopping it for d adds d to offset, so that everything booked moves together.
+--
+-- KEYS[1]  clock  hash: offset, resume; serial (slots ever booked, only grows); generation (made when the
+--                 state is made or restored), origin and restored (from which generation and up to which
+--                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
+--                 (entries in free); and for each rate n:NAME, l:NAME (number and logged time of the last
+--                 slot booked)
+-- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
+-- KEYS[3+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
+--                 entry stands for the slots between the score before it and its own. Times are in order.
+--
+-- ARGV: for each rate NAME, limit, window (period and slack), grain (times are rounded up to it; 0: not),
+-- then any of, in this order:
+--   restore generation serial offset resume until rest*rates N (at number)*N
+--                                                   what is known of a state that was lost: of each rate, `rest`
+--                                                   more may have been used until `until`; serial must be newer
+--   drop    generation N (slot units)*N             slots not used, and not for others
+--   charge  N (at units)*N                          slots used without asking, the earliest first
+--   back    generation N (slot units)*N             slots not used, the latest first
+--   late    generation N (slot left units)*N        units of slot left at TIME left, the earliest first
+--   pause   for heard                               heard: the resume known when the request was sent
+--   reserve heard N (count cost longest)*N          heard: the serial known; longest: -1 for no bound
+--
+-- Reply: integers. now, offset, resume, serial, tail (no slot is booked later), generation, origin,
+-- restored, lost (1: the state is older than `heard`, nothing was booked), free now of each rate, then for
+-- each run of waiters: count, and their slot, or minus the wait that a refused one would have needed.
+
+local call, floor, max, min = redis.call, math.floor, math.max, math.min
+local clock, free = KEYS[1], KEYS[2]
+
+local function text(x) return string.format('%.0f', x) end -- call takes whole numbers as they are, .. does not
+
+local arg = 0
+local function word() arg = arg + 1; return ARGV[arg] end
+local function number() return tonumber(word()) end
+
+-- State ---------------------------------------------------------------------------------------------
+
+local fields = {'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares'}
+local logs = {}
+for i = 3, #KEYS do
+  local log = {key = KEYS[i], name = word(), limit = number(), window = number(), grain = number()}
+  logs[#logs + 1] = log
+  fields[#fields + 1] = 'n:' .. log.name
+  fields[#fields + 1] = 'l:' .. log.name
+end
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local state, stored = {}, call('HMGET', clock, unpack(fields))
+for i, field in ipairs(fields) do
+  stored[i] = tonumber(stored[i] or 0)
+  state[field] = stored[i]
+end
+for _, log in ipairs(logs) do log.n, log.last = state['n:' .. log.name], state['l:' .. log.name] end
+local dirty = false
+
+if now < state.seen then -- the server's clock went back: the key's clock must not
+  local back = state.seen - now
+  state.offset, state.resume = state.offset - back, state.resume - back
+  dirty = true
+end
+local key = max(now, state.resume) - state.offset
+
+local function wipe()
+  call('DEL', free, unpack(KEYS, 3))
+  state.spares = 0
+  for _, log in ipairs(logs) do log.n, log.last = 0, 0 end
+end
+
+local function change()
+  if state.generation == 0 then -- new, expired or lost; nothing of an older state may be left over
+    wipe()
+    state.generation = now
+  end
+  dirty = true
+end
+
+-- Logs ----------------------------------------------------------------------------------------------
+
+local function rounded(log, at) -- up; math.fmod is exact where % is not
+  local over = log.grain > 0 and math.fmod(at, log.grain) or 0
+  return over > 0 and at + log.grain - over or at
+end
+
+local function append(log, at, units)
+  log.n, log.last = log.n + units, max(log.last, rounded(log, at))
+  call('ZADD', log.key, log.n, log.last)
+end
+
+-- sweep drops what has left the window but for the last such entry, which says where the rest begins, and
+-- returns how many slots are free now. It looks at few entries first, which is enough when calls are
+-- frequent, and never at very many: at worst it says too few.
+local function sweep(log, most)
+  local gone, base = 0, 0
+  for _, look in ipairs({most, 32, 256}) do
+    local entries, before = call('ZRANGE', log.key, gone, gone + look - 1, 'WITHSCORES'), gone
+    for i = 1, #entries, 2 do
+      if tonumber(entries[i]) + log.window > key then break end
+      gone, base = gone + 1, tonumber(entries[i + 1])
+    end
+    if gone < before + look then break end
+  end
+  if dirty and gone > 1 then call('ZREMRANGEBYRANK', log.key, 0, gone - 2) end
+  return max(0, log.limit - (log.n - base))
+end
+
+-- What a process says of bookings, rather than asks for, is rare: see corrections.lua.
+local ops, removeAll, offer = {}, nil, nil
