@@ -377,15 +377,15 @@ func (l *Limiter) departLocked(p *pass, left int64) {
 }
 
 // reportLocked returns how long after its slot the caller of p left. When that
-// is more than the slack leaves room for, those behind must know, to keep their
-// distance.
+// takes more than half of the slack, which leaves the other half for the way,
+// those behind must know of the excess, to keep their distance.
 func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
 	if p.share {
 		return 0
 	}
 	late := max(0, l.clock.key(left)-p.slot.slot)
-	if 2*late > l.slack && p.made == l.generation() {
-		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.diff, p.slot.units})
+	if late > l.slack/2 && p.made == l.generation() {
+		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.diff - l.slack/2, p.slot.units})
 		l.flyLocked()
 	}
 	l.stats.Late = duration(late)
