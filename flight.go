@@ -99,10 +99,8 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
-	if l.heard == nil { // better late than never: else the state has no name
-		l.clock.learn(f.sent, l.now(), a)
-		l.heard = a
-		l.memory.learn(a, 0)
+	if a.generation > l.generation() { // of a state that is news still
+		l.learnLocked(f, l.now(), a)
 	}
 	for i, r := range eachGrant(a.runs) {
 		if r > 0 {

@@ -59,6 +59,27 @@ func (m *memory) forget(before int64) {
 	}
 }
 
+// unbook takes away units that were not used after all. Bookings are remembered
+// together: theirs are among the first that are not older.
+func unbook(booked []own, serial, units int64) {
+	if i := slices.IndexFunc(booked, func(o own) bool { return o.serial >= serial }); i >= 0 {
+		booked[i].units -= units
+	}
+}
+
+func (m *memory) unbook(serial, units int64) { unbook(m.own, serial, units) }
+
+// end has nothing used after a time of the key's clock, whatever was booked.
+func (m *memory) end(at int64) {
+	for i := range m.own {
+		m.own[i].at = min(m.own[i].at, at)
+	}
+	if i := slices.IndexFunc(m.pairs, func(e entry) bool { return e.at > at }); i >= 0 {
+		m.pairs[i].at = at // some of these slots may be earlier
+		m.pairs = m.pairs[:i+1]
+	}
+}
+
 // serial returns the highest serial heard of for bookings that are not older
 // than since; 0 if there is none.
 func (m *memory) serial(since int64) int64 {

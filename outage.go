@@ -44,6 +44,7 @@ import (
 type outage struct {
 	away    bool
 	since   int64       // when it began
+	quiet   int64       // FailOpen: nobody leaves on a slot of Redis after that
 	cause   error       // of the last failure
 	asked   int64       // when somebody last asked for a slot
 	retry   int64       // the next probe, not before
@@ -101,7 +102,8 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 		o.dropped, l.back = append(o.dropped, l.back...), nil
 		waiting = append(l.strandedLocked(), waiting...)
 		if l.policy.Outage == FailOpen {
-			l.openShareLocked(f.sent, now)
+			o.quiet = max(now, f.sent+l.rtt+l.timeout.Microseconds()) + lookAfter.Microseconds()
+			l.openShareLocked(now)
 		}
 		l.tellLocked(Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
 	}
@@ -132,6 +134,9 @@ func (l *Limiter) strandedLocked() (waiting []*waiter) {
 		return cmp.Compare(l.leavesLocked(a), l.leavesLocked(b))
 	})
 	for _, w := range waiting {
+		if w.state == holding {
+			l.memory.unbook(w.serial, w.units)
+		}
 		l.dropLocked(w)
 		w.state = queued
 	}
@@ -156,10 +161,15 @@ func (l *Limiter) probe() {
 }
 
 func (l *Limiter) probeLocked() {
-	if l.outage.away && l.flight == nil {
-		l.look = true
-		l.launchLocked()
+	o, now := &l.outage, l.now()
+	if !o.away || l.flight != nil {
+		return
 	}
+	if l.policy.Outage == FailOpen && now-o.since > (maxBeat+2*l.timeout).Microseconds() {
+		l.memory.end(l.clock.key(o.quiet)) // all have noticed
+	}
+	l.look = true
+	l.launchLocked()
 }
 
 // degradedLocked decides for w without Redis, if that is how things stand.
@@ -303,10 +313,7 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	uncovered := m.renew(covered, moved)
 	m.lines = append(m.lines[max(0, len(m.lines)-maxLines+1):], line{a.generation, covered})
 	for _, w := range l.againLocked(covered) {
-		// Bookings are remembered together: its own is among the first that are not older.
-		if i := slices.IndexFunc(uncovered, func(o own) bool { return o.serial >= w.serial }); i >= 0 {
-			uncovered[i].units -= w.units
-		}
+		unbook(uncovered, w.serial, w.units)
 	}
 	for w := range l.slotted {
 		if w.state == holding {

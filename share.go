@@ -5,13 +5,11 @@ import (
 	"slices"
 )
 
-// openShareLocked makes this process's share, when an exchange has failed that
-// was begun at sent: see outage.
-func (l *Limiter) openShareLocked(sent, now int64) {
+// openShareLocked makes this process's share: see outage.
+func (l *Limiter) openShareLocked(now int64) {
 	share := newLedger(l.shareBounds())
 	share.generation = 1
-	// Nobody leaves on a slot of Redis after that.
-	quiet := max(now, sent+l.rtt+l.timeout.Microseconds()) + lookAfter.Microseconds()
+	quiet := l.outage.quiet
 	for i := range share.logs {
 		g := &share.logs[i]
 		for _, s := range l.usedLocked(i, g.bound, quiet) {
