@@ -39,8 +39,8 @@
 //
 // What the upstream counts is arrivals: a network that delays some requests by
 // more than the slack, and others not, can bring one too many into a window.
-// Requests that net/http sends again by itself on a dead connection have no slot
-// of their own. A process that stands still between taking its slot and sending
+// Where Base does not tell of its connections, what it sends again by itself on
+// another has no slot of its own. A process that stands still between taking its slot and sending
 // is late without knowing. What holds while Redis is away is written at
 // [FailOpen], and in docs/outages.md.
 //

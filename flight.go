@@ -141,27 +141,30 @@ func (l *Limiter) boardLocked() *flight {
 	q.restore = l.memory.take()
 	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
 	if l.outage.away { // first find out what is still known there
-		l.look = false
+		l.look, q.write = false, true // and that it can be written
 		return f
 	}
 	l.expireLocked(now)
 	l.oweLocked(f, now)
+	l.exchanges++
+	q.process, q.seq = l.process, l.exchanges
 	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
 	q.back, l.back = mergeBack(l.back), nil
+	if len(q.back) > maxAboard { // the rest with the next
+		q.back, l.back = q.back[:maxAboard], q.back[maxAboard:]
+	}
 	q.late, l.late = l.late, nil
 	if l.pause.until > now {
 		q.pause, q.paused = l.pause.until-now, l.pause.heard
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	reason := l.look || q.restore != nil || q.pause > 0 || len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
-	if reason || now >= l.lease.due {
-		l.boardQueueLocked(f, now)
-	}
+	l.boardQueueLocked(f, now)
 	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
 		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
 	}
-	if !reason && len(q.asks) == 0 {
+	if !l.look && q.restore == nil && len(q.charge) == 0 && q.pause == 0 &&
+		len(q.drop)+len(q.back)+len(q.late)+len(q.asks) == 0 {
 		return nil
 	}
 	l.look = false
@@ -177,11 +180,11 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 			break
 		}
 		taken++
-		if w.state != queued || l.crowdedLocked(now) && l.parkLocked(w, now, l.outage.settle-now) {
+		if w.state != queued {
 			continue
 		}
-		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now)}
-		if k := len(asks); k > 0 && asks[k-1].cost == a.cost && asks[k-1].longest == a.longest {
+		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now), delay: w.delay}
+		if k := len(asks); k > 0 && asks[k-1].cost == a.cost && asks[k-1].longest == a.longest && asks[k-1].delay == a.delay {
 			asks[k-1].count++
 		} else {
 			asks = append(asks, a)
@@ -228,7 +231,6 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		l.tellLocked(Event{Kind: EventPaused, Wait: duration(a.resume - a.now), Reason: f.pause.reason})
 	}
 	l.grantLocked(f, a)
-	l.serveLocked(now)
 	for _, w := range l.lookers {
 		w.looked = false
 		w.nudge()
@@ -249,7 +251,7 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:
-		w.state, w.slot, w.made, w.serial, w.held = holding, s, a.generation, a.serial, false
+		w.state, w.slot, w.made, w.serial = holding, s, a.generation, a.serial
 		l.slotted[w] = struct{}{}
 		w.nudge()
 	}
@@ -264,8 +266,8 @@ func (l *Limiter) grantLocked(f *flight, a *answer) {
 			l.decideLocked(w, r, a)
 		}
 		aboard = aboard[own:]
-		if rest := r.count - int64(own); rest > 0 {
-			l.leaseLocked(rest, r, a, f.sent)
+		if rest := r.count - int64(own); rest > 0 && r.slot > 0 {
+			l.leaseLocked(span{r.slot, rest}, a.generation, f.sent)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -27,11 +29,13 @@ type Limiter struct {
 	observe func(Event)   // nil: nobody does
 	start   time.Time     // where this process's time begins
 
+	process  string // tells this limiter from those of other processes
 	bounds   []bound
 	least    int64 // the smallest limit: no cost can be above it
 	shortest int64 // the shortest period
 	longest  int64 // the longest window
 	slack    int64 // the smallest slack
+	fresh    int64 // how old news may be when a request leaves: see lookAfter
 
 	mu        sync.Mutex // guards the rest; never held across an exchange with Redis, or a wait
 	clock     keyClock
@@ -41,6 +45,7 @@ type Limiter struct {
 	lookers   []*waiter            // who must hear the clock before leaving
 	look      bool                 // somebody became a looker since the last exchange began
 	flight    *flight              // the exchange under way; nil: none
+	exchanges int64                // begun so far
 	rtt       int64                // what an exchange takes, smoothed
 	back      []span               // to give back
 	late      []lateness           // to report
@@ -50,6 +55,7 @@ type Limiter struct {
 	memory    memory
 	outage    outage
 	busy      int64   // nothing heard or booked so far matters after this
+	out       int     // requests in Base
 	forgotten bool    // dropped by the Transport
 	events    []Event // to tell when mu is free
 	stats     Stats
@@ -58,6 +64,8 @@ type Limiter struct {
 // lookAfter is how long ago the last news of the key's clock may be when a
 // request leaves: a pause that another process asked for is obeyed after this
 // much at the latest.
+//
+// For short periods it is less: a quarter of the shortest.
 const lookAfter = 50 * time.Millisecond
 
 // noLimit is the limit of a waiter that may wait for ever.
@@ -68,12 +76,12 @@ type waiter struct {
 	units  int64
 	began  int64 // when it came
 	limit  int64 // the latest time at which it may leave
+	delay  int64 // how far away its slot must be at least
 	byCtx  bool  // the limit is the context's
 	state  waiterState
 	slot   span          // in state holding and sharing
 	made   int64         // the generation in which slot was booked
 	serial int64         // of the state then, or more
-	held   bool          // slot was leased: see pass
 	share  span          // in state holding: a slot of the share, which it takes too
 	err    error         // in state refused
 	wake   chan struct{} // has room for one: state or clock have changed
@@ -104,21 +112,21 @@ type pass struct {
 	made   int64   // the generation in which it was booked
 	resume int64   // the last pause known when the call leaves
 	share  bool    // of this process's share: Redis does not know of it
-	held   bool    // was leased: part of the slack is used up
 	began  int64   // when the wait began
 	waiter *waiter // has the slot still, which is to come; nil: the call may leave
 }
 
 // NewLimiter returns the limiter of the quota named key, which every process
-// that names the same key and prefix shares through rdb; a nil rdb keeps it in
-// memory. Calls to Redis are bounded by 250 ms. The policy's Key, Cost and
-// Feedback are of no use here and must be nil.
+// that names the same key shares through rdb; a nil rdb keeps it in memory. It
+// is the quota of a Transport's route with that Name too. Calls to Redis are
+// bounded by 250 ms. The policy's Name, Key, Cost and Feedback are of no use
+// here and must be left out.
 func NewLimiter(rdb redis.Scripter, key string, policy Policy) (*Limiter, error) {
 	if key == "" {
 		return nil, errors.New("pacecar: key: must not be empty")
 	}
-	if policy.Key != nil || policy.Cost != nil || policy.Feedback != nil {
-		return nil, errors.New("pacecar: policy: Key, Cost and Feedback are for a Transport")
+	if policy.Name != "" || policy.Key != nil || policy.Cost != nil || policy.Feedback != nil {
+		return nil, errors.New("pacecar: policy: Name, Key, Cost and Feedback are for a Transport")
 	}
 	c := Config{Redis: rdb}
 	if err := c.validate(); err != nil {
@@ -145,7 +153,9 @@ func newLimiter(c *Config, key string, policy *Policy) *Limiter {
 		l.longest = max(l.longest, l.bounds[i].window)
 		l.slack = min(l.slack, policy.slack(r).Microseconds())
 	}
+	l.fresh = min(lookAfter.Microseconds(), l.shortest/4)
 	l.memory.grain = max(1, l.longest/memoryGrains)
+	l.process = strconv.FormatUint(rand.Uint64(), 36)
 	if l.remote {
 		l.window = newShared(c.Redis, c.prefix(), key, l.bounds)
 	} else {
@@ -300,9 +310,7 @@ func (l *Limiter) joinLocked(w *waiter) {
 	}
 	w.state = queued
 	l.queue = append(l.queue, w)
-	if !l.gatherLocked(w) {
-		l.flyLocked()
-	}
+	l.flyLocked()
 }
 
 // stepLocked says what w does next: go on with the pass (a wait of zero), fail,
@@ -318,6 +326,9 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
 		case w.state == holding && l.tooLateLocked(w.slot):
+			// An answer that takes as long again must find the next slot still
+			// to come.
+			w.delay = min(max(2*w.delay, 2*l.rtt, minLead.Microseconds()), l.longest)
 			l.dropLocked(w)
 			l.joinLocked(w)
 			continue
@@ -371,7 +382,7 @@ func (l *Limiter) leavesLocked(w *waiter) int64 {
 func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 	delete(l.slotted, w)
 	l.spentLocked(w, now)
-	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, held: w.held, began: w.began}
+	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, began: w.began}
 }
 
 // departLocked tells that the caller of p left at left.
@@ -387,12 +398,9 @@ func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
 	if p.share {
 		return 0
 	}
-	late, most := max(0, l.clock.key(left)-p.slot.slot), l.slack/2
-	if p.held {
-		most = l.holdFor()
-	}
-	if late > most && p.made == l.generation() {
-		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.diff - most, p.slot.units})
+	late := l.clock.lateness(p.slot.slot, left)
+	if late > l.slack/2 && p.made == l.generation() {
+		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.least - l.slack/2, p.slot.units})
 		l.flyLocked()
 	}
 	l.stats.Late = duration(late)
@@ -467,17 +475,17 @@ func (l *Limiter) refusal(reason error, wait int64) *Error {
 // there has been no news for long, or a pause is being asked for.
 func (l *Limiter) staleLocked(w *waiter, at int64) bool {
 	return w.state == holding && l.remote && !l.outage.away &&
-		(at-l.clock.heard > lookAfter.Microseconds() || l.pausingLocked())
+		(at-l.clock.heard > l.fresh || l.pausingLocked())
 }
 
-// The bounds of how long before leaving the clock is asked for.
-const (
-	minLead = 500 * time.Microsecond
-	maxLead = 20 * time.Millisecond
-)
+// minLead is how long before leaving the clock is asked for, beside the time
+// that an exchange takes: a timer may fire late.
+const minLead = 500 * time.Microsecond
 
+// leadLocked returns how long before leaving the clock is asked for: so long
+// that the answer comes in time, so short that it is news then.
 func (l *Limiter) leadLocked() int64 {
-	return min(2*l.rtt+minLead.Microseconds(), maxLead.Microseconds())
+	return l.rtt + min(l.rtt/4, l.fresh/2) + minLead.Microseconds()
 }
 
 // lookLocked has w nudged at the next answer.

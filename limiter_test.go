@@ -324,7 +324,7 @@ func TestProcessDiesWithSlots(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		dead := mustLimiter(t, dialMini(t, m), "k", p)
 		for range 20 {
-			if _, err := dead.window.exchange(t.Context(), &query{asks: []ask{{1, 1, -1}}}); err != nil {
+			if _, err := dead.window.exchange(t.Context(), &query{asks: []ask{{count: 1, cost: 1, longest: -1}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -358,7 +358,7 @@ func TestMemoryInRedis(t *testing.T) {
 	defer rdb.Close()
 	w := newShared(rdb, "pacecar", "k", (&Policy{Rates: MustRates("1000000/24h, 100000/s")}).bounds())
 	for range 3000 {
-		if _, err := w.exchange(t.Context(), &query{asks: []ask{{100, 1, -1}}}); err != nil {
+		if _, err := w.exchange(t.Context(), &query{asks: []ask{{count: 100, cost: 1, longest: -1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -38,7 +38,8 @@ type ledger struct {
 	restored       int64 // see answer
 	origin         int64
 	seen, until    int64
-	spares         []span // slots given back, by time
+	seqs           map[string]int64 // of the last query of each process that gave back
+	spares         []span           // slots given back, by time
 	logs           []slotLog
 
 	// Of the exchange under way:
@@ -71,20 +72,25 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 	if now < l.seen { // the clock went back: the key's clock must not
 		back := l.seen - now
 		l.offset, l.resume = l.offset-back, l.resume-back
+		l.spares = nil // they may be taken for slots to come, and may have been before
 		l.dirty = true
 	}
 	l.tick()
 
+	if q.write {
+		l.change()
+	}
 	if q.restore != nil {
 		l.restore(q.restore)
 	}
-	if len(q.drop) > 0 && q.generation == l.generation {
+	again := len(q.drop)+len(q.back) > 0 && q.generation == l.generation && l.again(q.process, q.seq)
+	if len(q.drop) > 0 && q.generation == l.generation && !again {
 		l.drop(q.drop)
 	}
 	if len(q.charge) > 0 {
 		l.charge(q.charge)
 	}
-	if len(q.back) > 0 && q.generation == l.generation {
+	if len(q.back) > 0 && q.generation == l.generation && !again {
 		l.giveBack(q.back)
 	}
 	if len(q.late) > 0 && q.generation == l.generation {
@@ -227,7 +233,7 @@ func (l *ledger) take(a ask) (slot, taken int64) {
 			passed++
 			continue
 		}
-		if s.units < a.cost || a.longest >= 0 && s.slot+l.offset-l.now > a.longest {
+		if s.units < a.cost || s.slot < l.key+a.delay || a.longest >= 0 && s.slot+l.offset-l.now > a.longest {
 			continue
 		}
 		slot, taken = s.slot, min(a.count, s.units/a.cost)
@@ -286,6 +292,21 @@ func (l *ledger) charge(used []span) {
 	}
 }
 
+// again reports whether a query was here before. One without a number was not.
+func (l *ledger) again(process string, seq int64) bool {
+	switch {
+	case seq == 0:
+		return false
+	case l.seqs[process] >= seq:
+		return true
+	case l.seqs == nil:
+		l.seqs = map[string]int64{}
+	}
+	l.change()
+	l.seqs[process] = seq
+	return false
+}
+
 // drop forgets slots that are not used, and are not for others.
 func (l *ledger) drop(back []span) {
 	l.change()
@@ -333,13 +354,20 @@ func (l *ledger) late(lates []lateness) {
 		l.tick()
 		return
 	}
+	missing := false
 	for _, d := range lates {
 		for i := range l.logs {
 			g := &l.logs[i]
-			if found := g.remove(map[int64]int64{g.rounded(d.slot): d.units}); found > 0 {
+			found := g.remove(map[int64]int64{g.rounded(d.slot): d.units})
+			if found > 0 {
 				g.append(min(d.left-l.offset, l.key), found)
 			}
+			missing = missing || found == 0
 		}
+	}
+	if missing { // it was logged at a later time than its own: where, is not known
+		l.offset += worst
+		l.tick()
 	}
 }
 
@@ -356,8 +384,8 @@ func (l *ledger) pause(wait, heard int64) {
 
 // earliest says when the next cost slots may leave, and how many such bookings
 // may leave together then.
-func (l *ledger) earliest(cost int64) (slot, together int64) {
-	slot, together = l.key, 1<<62
+func (l *ledger) earliest(cost, delay int64) (slot, together int64) {
+	slot, together = l.key+delay, 1<<62
 	for i := range l.logs {
 		g := &l.logs[i]
 		upto := int64(0)
@@ -387,7 +415,7 @@ func (l *ledger) grant(a ask) {
 	for a.count > 0 {
 		slot, some := l.take(a)
 		if some == 0 {
-			slot, some = l.earliest(a.cost)
+			slot, some = l.earliest(a.cost, a.delay)
 			some = min(some, a.count)
 			if wait := slot + l.offset - l.now; a.longest >= 0 && wait > a.longest {
 				l.out.add(run{count: a.count, wait: wait})

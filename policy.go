@@ -133,8 +133,9 @@ type Config struct {
 	// Logger, when set, is told of pauses, refusals and outages. No secrets.
 	Logger *slog.Logger
 
-	// Observe, when set, is called with each event. It is called from the
-	// goroutine that handles the request, concurrently, and must not block.
+	// Observe, when set, is called with each event: concurrently, from the
+	// goroutines of requests and from the Transport's own. It must neither
+	// block nor panic.
 	Observe func(Event)
 
 	// Refuse429 answers a refused request with a made-up response of status
@@ -194,6 +195,9 @@ func (p *Policy) validate() error {
 			return fmt.Errorf("%s: must not be negative: %v", d.name, d.value)
 		}
 	}
+	if p.Slack > 0 && p.Slack < time.Microsecond {
+		return fmt.Errorf("Slack: %v is below a microsecond", p.Slack)
+	}
 	for _, r := range p.Rates {
 		if p.Slack >= r.Per {
 			return fmt.Errorf("Slack: %v must be shorter than the period of every rate, as of %v", p.Slack, r)
@@ -233,8 +237,10 @@ func (c *Config) validate() error {
 		return fmt.Errorf("pacecar: RedisTimeout: must not be negative: %v", c.RedisTimeout)
 	case r.MaxRetryAfter < 0:
 		return fmt.Errorf("pacecar: Retry.MaxRetryAfter: must not be negative: %v", r.MaxRetryAfter)
-	case r.MinBackoff < 0 || r.MaxBackoff < 0:
-		return fmt.Errorf("pacecar: Retry: backoffs must not be negative: %v, %v", r.MinBackoff, r.MaxBackoff)
+	case r.MinBackoff < 0:
+		return fmt.Errorf("pacecar: Retry.MinBackoff: must not be negative: %v", r.MinBackoff)
+	case r.MaxBackoff < 0:
+		return fmt.Errorf("pacecar: Retry.MaxBackoff: must not be negative: %v", r.MaxBackoff)
 	case r.minBackoff() > r.maxBackoff():
 		return fmt.Errorf("pacecar: Retry.MinBackoff: %v is above MaxBackoff, %v", r.minBackoff(), r.maxBackoff())
 	}

@@ -3,6 +3,7 @@ package pacecar
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -52,6 +53,7 @@ func (h *headStart) early(base http.RoundTripper) int64 {
 type sending struct {
 	l    *Limiter
 	ctx  sendContext
+	base http.RoundTripper
 	cost int
 
 	mu      sync.Mutex // guards what follows; not held while waiting
@@ -60,6 +62,7 @@ type sending struct {
 	left    bool  // and it was told so
 	conns   int   // connections that Base has told of
 	err     error // why it must not leave
+	over    bool  // Base has returned
 }
 
 // board takes a slot for a request that is about to enter Base.
@@ -71,9 +74,10 @@ func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (
 	if err != nil {
 		return nil, err
 	}
-	d := &sending{l: l, cost: cost, pass: p, entered: l.now()}
+	d := &sending{l: l, base: base, cost: cost, pass: p, entered: l.now()}
 	d.ctx.Context = ctx
 	l.mu.Lock()
+	l.out++
 	if l.head.blind {
 		d.left = true
 		l.departLocked(&d.pass, d.entered)
@@ -95,6 +99,9 @@ func (d *sending) trace(host string) context.Context {
 func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	d.mu.Lock()
 	d.conns++
+	if d.over && d.err == nil {
+		d.err = errOver
+	}
 	p, left, again, failed := d.pass, d.left, d.conns > 1, d.err
 	d.mu.Unlock()
 
@@ -123,7 +130,7 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	d.mu.Unlock()
 	if err != nil { // there is no other way to keep Base from sending it
 		d.ctx.abort()
-		if info.Conn != nil && !multiplexed(info.Conn) {
+		if info.Conn != nil && !d.shared(info.Conn) {
 			_ = info.Conn.Close()
 		}
 	}
@@ -156,8 +163,12 @@ func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
 // done takes in what came of the request, and returns it.
 func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 	d.mu.Lock()
+	d.over = true
 	p, left, told, refusal := d.pass, d.left, d.conns > 0, d.err
 	d.mu.Unlock()
+	d.l.mu.Lock()
+	d.l.out--
+	d.l.mu.Unlock()
 	if !told {
 		d.l.untold(p, left, d.entered, err)
 	}
@@ -194,12 +205,25 @@ func (l *Limiter) unpassLocked(p pass) {
 	}
 }
 
-// cancel gives the slot back: the request does not enter Base.
+// cancel gives the slot back: the request does not enter Base, or Base panicked.
 func (d *sending) cancel() {
+	d.mu.Lock()
+	over, p, told := d.over, d.pass, d.conns > 0
+	d.over = true
+	d.mu.Unlock()
+	if over {
+		return
+	}
 	d.l.mu.Lock()
 	defer d.l.unlock()
-	d.l.unpassLocked(d.pass)
+	d.l.out--
+	if !told {
+		d.l.unpassLocked(p)
+	}
 }
+
+// errOver keeps what Base goes on with after it has returned from being sent.
+var errOver = errors.New("pacecar: Base has returned already")
 
 // A sendContext is a request's context that can end on its own, without what a
 // derived context costs: one that is cancelled for good would cut off the
@@ -244,9 +268,13 @@ func (c *sendContext) Value(key any) any {
 // it has a slot.
 type slotKey struct{}
 
-// multiplexed reports whether a connection carries other requests too: HTTP/2
-// looks at the context before it sends, and must not lose its connection.
-func multiplexed(conn any) bool {
-	c, ok := conn.(interface{ ConnectionState() tls.ConnectionState })
-	return ok && c.ConnectionState().NegotiatedProtocol == "h2"
+// shared reports whether a connection carries other requests too, or may:
+// HTTP/2 looks at the context before it sends, and must not lose its
+// connection. In clear text, only net/http's transport says that it is not HTTP/2.
+func (d *sending) shared(conn any) bool {
+	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		return c.ConnectionState().NegotiatedProtocol == "h2"
+	}
+	t, ok := d.base.(*http.Transport)
+	return !ok || t.Protocols != nil && t.Protocols.UnencryptedHTTP2()
 }

@@ -112,6 +112,7 @@ func (c *call) attempt() {
 	}
 	closeResponse(c.resp)
 	c.said, c.stands = advice{}, false
+	defer d.cancel() // nothing to do, unless Base panics
 	c.resp, c.err = d.done(c.t.base().RoundTrip(req))
 	switch {
 	case c.err != nil && c.resp != nil: // never both

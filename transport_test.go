@@ -155,8 +155,8 @@ func TestNewRefuses(t *testing.T) {
 		{"Prefix", Config{Prefix: "a b", Routes: route(func(*Policy) {})}},
 		{"RedisTimeout", Config{RedisTimeout: -1, Routes: route(func(*Policy) {})}},
 		{"Retry.MaxRetryAfter", Config{Retry: Retry{MaxRetryAfter: -1}, Routes: route(func(*Policy) {})}},
-		{"Retry: backoffs", Config{Retry: Retry{MinBackoff: -1}, Routes: route(func(*Policy) {})}},
-		{"Retry: backoffs", Config{Retry: Retry{MaxBackoff: -1}, Routes: route(func(*Policy) {})}},
+		{"Retry.MinBackoff", Config{Retry: Retry{MinBackoff: -1}, Routes: route(func(*Policy) {})}},
+		{"Retry.MaxBackoff", Config{Retry: Retry{MaxBackoff: -1}, Routes: route(func(*Policy) {})}},
 		{"Retry.MinBackoff", Config{Retry: Retry{MinBackoff: time.Minute}, Routes: route(func(*Policy) {})}},
 	} {
 		tr, err := New(c.c)

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -42,7 +43,10 @@ type window interface {
 // A query is what a process has to say and ask of a key in one exchange, in
 // the order of the fields. Its zero value only looks at the clock.
 type query struct {
+	write      bool       // fail if the state cannot be written now
 	restore    *past      // state that Redis lost
+	process    string     // with seq, names a query that drops or gives back: a client
+	seq        int64      // may send it again when its reply was lost, and it counts once
 	generation int64      // of the state in which drop, back and late were booked
 	drop       []span     // slots not used, and not for others
 	charge     []span     // slots used without asking, the earliest first
@@ -78,6 +82,7 @@ type lateness struct{ slot, left, units int64 }
 type ask struct {
 	count, cost int64
 	longest     int64 // the longest wait, from the exchange's now; negative: unbounded
+	delay       int64 // the shortest, if the slot is to come after the answer
 }
 
 // A run is what became of the next count asks.
@@ -195,6 +200,9 @@ func (q *query) words(bounds []bound) []any {
 		b := &bounds[i]
 		add(b.name, b.limit, b.window, b.grain)
 	}
+	if q.write {
+		add("write")
+	}
 	if m := q.restore; m != nil {
 		add("restore", m.generation, m.serial, m.offset, m.resume, m.until)
 		add("", m.rest...)
@@ -204,7 +212,8 @@ func (q *query) words(bounds []bound) []any {
 		}
 	}
 	if len(q.drop) > 0 {
-		add("drop", q.generation, int64(len(q.drop)))
+		add("drop", q.generation)
+		add(q.process, q.seq, int64(len(q.drop)))
 		for _, s := range q.drop {
 			add("", s.slot, s.units)
 		}
@@ -216,7 +225,8 @@ func (q *query) words(bounds []bound) []any {
 		}
 	}
 	if len(q.back) > 0 {
-		add("back", q.generation, int64(len(q.back)))
+		add("back", q.generation)
+		add(q.process, q.seq, int64(len(q.back)))
 		for _, s := range q.back {
 			add("", s.slot, s.units)
 		}
@@ -233,7 +243,7 @@ func (q *query) words(bounds []bound) []any {
 	if len(q.asks) > 0 {
 		add("reserve", q.heard, int64(len(q.asks)))
 		for _, a := range q.asks {
-			add("", a.count, a.cost, a.longest)
+			add("", a.count, a.cost, a.longest, a.delay)
 		}
 	}
 	return words
@@ -272,8 +282,13 @@ func micros(d time.Duration) int64 {
 	return int64((d + time.Microsecond - 1) / time.Microsecond)
 }
 
-// duration turns microseconds into a duration.
-func duration(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+// duration turns microseconds into a duration, the longest there is if need be.
+func duration(us int64) time.Duration {
+	if us > math.MaxInt64/int64(time.Microsecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(us) * time.Microsecond
+}
 
 // digest stands for a text that is too long or too secret to be written out.
 func digest(s string) string {

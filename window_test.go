@@ -18,6 +18,7 @@ import (
 // give slots back.
 type schedule struct {
 	r          *rand.Rand
+	seq        int64
 	unit       int64 // of time: about a window
 	generation int64
 	serial     int64
@@ -44,7 +45,8 @@ func (s *schedule) query(bounds []bound) *query {
 	for _, b := range bounds {
 		least = min(least, b.limit)
 	}
-	q := &query{generation: s.generation}
+	s.seq++
+	q := &query{generation: s.generation, process: "p", seq: s.seq - s.r.Int64N(20)/19} // seldom twice
 	switch s.r.IntN(12) {
 	case 0:
 		return q // a look
@@ -86,7 +88,7 @@ func (s *schedule) query(bounds []bound) *query {
 	}
 	sort.Slice(q.back, func(i, j int) bool { return q.back[i].slot > q.back[j].slot })
 	for range s.r.IntN(4) {
-		a := ask{count: 1 + s.r.Int64N(5), cost: 1 + s.r.Int64N(least), longest: -1}
+		a := ask{count: 1 + s.r.Int64N(5), cost: 1 + s.r.Int64N(least), longest: -1, delay: max(0, s.r.Int64N(s.unit)-s.unit/2)}
 		if s.r.IntN(2) == 0 {
 			a.longest = s.r.Int64N(2 * s.unit)
 		}

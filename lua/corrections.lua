@@ -114,13 +114,26 @@ local function corrections()
     end
   end
 
+  local again -- whether this was here before: a client sends it again when the reply is lost
+  local function void() -- whether what follows is of a lost state, or was here before
+    local lost, process, seq = number() ~= state.generation, 'p:' .. word(), number()
+    if not lost and again == nil then
+      again = tonumber(call('HGET', clock, process) or 0) >= seq
+      if not again then
+        change()
+        call('HSET', clock, process, seq)
+      end
+    end
+    return lost or again
+  end
+
   function ops.drop()
-    local gone, void = {}, number() ~= state.generation
+    local gone, void = {}, void()
     for _ = 1, number() do
       local slot, units = number(), number()
       gone[slot] = (gone[slot] or 0) + units
     end
-    if void then return end -- slots of a state that was lost
+    if void then return end
     change()
     removeAll(gone)
   end
@@ -145,11 +158,11 @@ local function corrections()
   end
 
   function ops.back()
-    local gone, any, void = {}, false, number() ~= state.generation
+    local gone, any, void = {}, false, void()
     if not void then change() end
     for _ = 1, number() do
       local slot, units = number(), number()
-      if void then -- slots of a state that was lost
+      if void then -- pass over it
       elseif not booked(slot) then
         removeAll({[slot] = units})
       elseif slot < key then
@@ -174,11 +187,16 @@ local function corrections()
       key = max(now, state.resume) - state.offset
       return
     end
+    local missing = false
     for _, one in ipairs(late) do
       for _, log in ipairs(logs) do
         local found = remove(log, {[text(rounded(log, one.slot))] = one.units})
-        if found > 0 then append(log, one.left, found) end
+        if found > 0 then append(log, one.left, found) else missing = true end
       end
+    end
+    if missing then -- it was logged at a later time than its own: where, is not known
+      state.offset = state.offset + worst
+      key = max(now, state.resume) - state.offset
     end
   end
 end

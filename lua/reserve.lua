@@ -3,7 +3,7 @@
 local runs, lost = {}, 0
 
 -- take finds the earliest free slots that fit. Those whose time has passed unused leave the logs.
-local function take(count, cost, longest)
+local function take(count, cost, longest, delay)
   if state.spares == 0 then return nil, 0 end
   corrections()
   local gone, any, slot, taken = {}, false, nil, 0
@@ -14,7 +14,7 @@ local function take(count, cost, longest)
       gone[at], any = units, true
       call('ZREM', free, member)
       state.spares = state.spares - 1
-    elseif units >= cost and (longest < 0 or at + state.offset - now <= longest) then
+    elseif units >= cost and at >= key + delay and (longest < 0 or at + state.offset - now <= longest) then
       slot, taken = at, min(count, floor(units / cost))
       call('ZREM', free, member)
       state.spares = state.spares - 1
@@ -26,6 +26,11 @@ local function take(count, cost, longest)
   return slot, taken
 end
 
+function ops.write()
+  change()
+  call('HSET', clock, 'generation', state.generation) -- not a command that Redis lets pass when it is full
+end
+
 function ops.pause()
   local wait, heard = number(), number()
   if heard < state.resume or now + wait <= state.resume then return end
@@ -35,8 +40,8 @@ function ops.pause()
 end
 
 -- earliest says when the next cost slots may leave, and how many such bookings may leave together then.
-local function earliest(cost)
-  local slot, together = key, math.huge
+local function earliest(cost, delay)
+  local slot, together = key + delay, math.huge
   for _, log in ipairs(logs) do
     local first, at, upto = log.n + cost - log.limit, nil, 0
     if first > 0 then
@@ -58,11 +63,11 @@ local function answer(count, what)
   end
 end
 
-local function book(count, cost, longest)
+local function book(count, cost, longest, delay)
   while count > 0 do
-    local slot, some = take(count, cost, longest)
+    local slot, some = take(count, cost, longest, delay)
     if not slot then
-      slot, some = earliest(cost)
+      slot, some = earliest(cost, delay)
       some = min(some, count)
       local wait = slot + state.offset - now
       if longest >= 0 and wait > longest then return answer(count, -wait) end
@@ -78,8 +83,8 @@ function ops.reserve()
   local heard, groups = number(), number()
   if state.serial < heard then lost = 1 else change() end
   for _ = 1, groups do
-    local count, cost, longest = number(), number(), number()
-    if lost == 0 then book(count, cost, longest) end
+    local count, cost, longest, delay = number(), number(), number(), number()
+    if lost == 0 then book(count, cost, longest, delay) end
   end
 end
 

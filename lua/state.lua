@@ -9,22 +9,25 @@
 --                 state is made or restored), origin and restored (from which generation and up to which
 --                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
 --                 (entries in free); and for each rate n:NAME, l:NAME (number and logged time of the last
---                 slot booked)
+--                 slot booked), and p:PROCESS, the last seq of that process
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
 --                 entry stands for the slots between the score before it and its own. Times are in order.
 --
 -- ARGV: for each rate NAME, limit, window (period and slack), grain (times are rounded up to it; 0: not),
 -- then any of, in this order:
+--   write                                           fail if the state cannot be written now
 --   restore generation serial offset resume until rest*rates N (at number)*N
 --                                                   what is known of a state that was lost: of each rate, `rest`
 --                                                   more may have been used until `until`; serial must be newer
---   drop    generation N (slot units)*N             slots not used, and not for others
+--   drop    generation process seq N (slot units)*N slots not used, and not for others
 --   charge  N (at units)*N                          slots used without asking, the earliest first
---   back    generation N (slot units)*N             slots not used, the latest first
+--   back    generation process seq N (slot units)*N slots not used, the latest first; like drop, and both
+--                                                   together, it counts once for each seq of a process
 --   late    generation N (slot left units)*N        units of slot left at TIME left, the earliest first
 --   pause   for heard                               heard: the resume known when the request was sent
---   reserve heard N (count cost longest)*N          heard: the serial known; longest: -1 for no bound
+--   reserve heard N (count cost longest delay)*N    heard: the serial known; longest and delay: of the wait,
+--                                                   at most (-1: any) and at least
 --
 -- Reply: integers. now, offset, resume, serial, tail (no slot is booked later), generation, origin,
 -- restored, lost (1: the state is older than `heard`, nothing was booked), free now of each rate, then for
@@ -62,7 +65,8 @@ local dirty = false
 
 if now < state.seen then -- the server's clock went back: the key's clock must not
   local back = state.seen - now
-  state.offset, state.resume = state.offset - back, state.resume - back
+  state.offset, state.resume, state.spares = state.offset - back, state.resume - back, 0
+  call('DEL', free) -- they may be taken for slots to come, and may have been before
   dirty = true
 end
 local key = max(now, state.resume) - state.offset
