@@ -159,12 +159,14 @@ func (l *Limiter) boardLocked() *flight {
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	l.boardQueueLocked(f, now)
+	reason := l.look || q.restore != nil || q.pause > 0 || len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
+	if reason || now >= l.lease.due {
+		l.boardQueueLocked(f, now)
+	}
 	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
 		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
 	}
-	if !l.look && q.restore == nil && len(q.charge) == 0 && q.pause == 0 &&
-		len(q.drop)+len(q.back)+len(q.late)+len(q.asks) == 0 {
+	if !reason && len(q.asks) == 0 {
 		return nil
 	}
 	l.look = false
@@ -180,7 +182,7 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 			break
 		}
 		taken++
-		if w.state != queued {
+		if w.state != queued || l.crowdedLocked(now) && l.parkLocked(w, now, l.outage.settle-now) {
 			continue
 		}
 		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now), delay: w.delay}
@@ -231,6 +233,7 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		l.tellLocked(Event{Kind: EventPaused, Wait: duration(a.resume - a.now), Reason: f.pause.reason})
 	}
 	l.grantLocked(f, a)
+	l.serveLocked(now)
 	for _, w := range l.lookers {
 		w.looked = false
 		w.nudge()
@@ -251,7 +254,7 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:
-		w.state, w.slot, w.made, w.serial = holding, s, a.generation, a.serial
+		w.state, w.slot, w.made, w.serial, w.held = holding, s, a.generation, a.serial, false
 		l.slotted[w] = struct{}{}
 		w.nudge()
 	}
@@ -266,8 +269,8 @@ func (l *Limiter) grantLocked(f *flight, a *answer) {
 			l.decideLocked(w, r, a)
 		}
 		aboard = aboard[own:]
-		if rest := r.count - int64(own); rest > 0 && r.slot > 0 {
-			l.leaseLocked(span{r.slot, rest}, a.generation, f.sent)
+		if rest := r.count - int64(own); rest > 0 {
+			l.leaseLocked(rest, r, a, f.sent)
 		}
 	}
 }

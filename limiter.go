@@ -82,6 +82,7 @@ type waiter struct {
 	slot   span          // in state holding and sharing
 	made   int64         // the generation in which slot was booked
 	serial int64         // of the state then, or more
+	held   bool          // slot was leased: see pass
 	share  span          // in state holding: a slot of the share, which it takes too
 	err    error         // in state refused
 	wake   chan struct{} // has room for one: state or clock have changed
@@ -112,6 +113,7 @@ type pass struct {
 	made   int64   // the generation in which it was booked
 	resume int64   // the last pause known when the call leaves
 	share  bool    // of this process's share: Redis does not know of it
+	held   bool    // was leased: part of the slack is used up
 	began  int64   // when the wait began
 	waiter *waiter // has the slot still, which is to come; nil: the call may leave
 }
@@ -310,7 +312,9 @@ func (l *Limiter) joinLocked(w *waiter) {
 	}
 	w.state = queued
 	l.queue = append(l.queue, w)
-	l.flyLocked()
+	if !l.gatherLocked(w) {
+		l.flyLocked()
+	}
 }
 
 // stepLocked says what w does next: go on with the pass (a wait of zero), fail,
@@ -382,7 +386,7 @@ func (l *Limiter) leavesLocked(w *waiter) int64 {
 func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 	delete(l.slotted, w)
 	l.spentLocked(w, now)
-	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, began: w.began}
+	return pass{slot: w.slot, made: w.made, resume: l.clock.resume, share: w.state == sharing, held: w.held, began: w.began}
 }
 
 // departLocked tells that the caller of p left at left.
@@ -398,9 +402,12 @@ func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
 	if p.share {
 		return 0
 	}
-	late := l.clock.lateness(p.slot.slot, left)
-	if late > l.slack/2 && p.made == l.generation() {
-		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.least - l.slack/2, p.slot.units})
+	late, most := l.clock.lateness(p.slot.slot, left), l.slack/2
+	if p.held {
+		most = l.holdFor()
+	}
+	if late > most && p.made == l.generation() {
+		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.least - most, p.slot.units})
 		l.flyLocked()
 	}
 	l.stats.Late = duration(late)

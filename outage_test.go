@@ -405,6 +405,7 @@ func TestHungCalls(t *testing.T) {
 		redis.cont()
 		time.Sleep(time.Second)
 		between(t, "ten others", burst(t, redis.limiter(t, p), 10), 0, 10*time.Millisecond)
+		time.Sleep(time.Second)
 	})
 }
 
@@ -523,19 +524,28 @@ func TestPauseInAnOutage(t *testing.T) {
 // full speed. No window holds more than the limit, and what the fleet had booked
 // in the 20 ms before a flush.
 func TestFlushes(t *testing.T) {
-	for rates, seeds := range map[string]uint64{"100/s": 30, "20/s, 300/30s": 60, "7/s": 60, "50/100ms": 4} {
-		t.Run(rates, func(t *testing.T) {
+	for _, c := range []struct {
+		rates string
+		seeds uint64
+		every time.Duration // at least: each process is heard between two losses
+	}{
+		{"100/s", 30, 300 * time.Millisecond},
+		{"50/100ms", 4, 300 * time.Millisecond},
+		{"20/s, 300/30s", 60, 3 * time.Second},
+		{"7/s", 60, 10 * time.Second},
+	} {
+		t.Run(c.rates, func(t *testing.T) {
 			exact, flushes := 0, 0
-			for seed := range seeds {
+			for seed := range c.seeds {
 				synctest.Test(t, func(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 2))
-					p := Policy{Rates: MustRates(rates), Outage: Outage(r.IntN(2)), Replicas: 4}
+					p := Policy{Rates: MustRates(c.rates), Outage: Outage(r.IntN(2)), Replicas: 4}
 					redis := newStandIn(&p, time.Duration(r.Int64N(int64(4*time.Millisecond))))
 					think := []time.Duration{0, 100 * time.Millisecond}[r.IntN(2)]
 					over := int64(0)
 					tr := redis.fleet(t, p, 4, 16, think, func(*trace) {
 						for range 6 {
-							time.Sleep(500*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second))))
+							time.Sleep(c.every + time.Duration(r.Int64N(int64(2*time.Second))))
 							redis.flush()
 							flushes++
 							over = max(over, redis.bookedSince(20*time.Millisecond))
@@ -553,7 +563,7 @@ func TestFlushes(t *testing.T) {
 					}
 				})
 			}
-			t.Logf("%d flushes; %d of %d traces kept the rate exactly", flushes, exact, seeds*uint64(len(MustRates(rates))))
+			t.Logf("%d flushes; %d of %d traces kept the rate exactly", flushes, exact, c.seeds*uint64(len(MustRates(c.rates))))
 		})
 	}
 }

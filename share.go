@@ -154,6 +154,13 @@ func (l *Limiter) longestLocked(w *waiter, now int64) int64 {
 	return longest
 }
 
+// crowdedLocked reports whether slots of before the outage are still booked for
+// after the settling. Nobody waits for them any more, and they will be dropped;
+// what is booked before that is logged behind them.
+func (l *Limiter) crowdedLocked(now int64) bool {
+	return now < l.outage.settle && l.clock.local(l.heard.tail) > l.outage.settle
+}
+
 // parkLocked has w ask again when all have charged what they sent, unless that
 // would be too late. Redis has refused it a slot within that time.
 func (l *Limiter) parkLocked(w *waiter, now, wait int64) bool {
