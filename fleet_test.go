@@ -146,12 +146,13 @@ func TestFleet(t *testing.T) {
 		last       time.Duration
 	}{
 		{"10/s, 100/20s", 3, 4, 30 * time.Minute},
-		{"3/s, 30/m", 4, 3, 20 * time.Minute},
-		{"20/s", 4, 16, 2 * time.Minute},
-		{"1/10s", 3, 2, 20 * time.Minute},
+		{"3/s, 30/m", 4, 3, 10 * time.Minute},
+		{"20/s", 4, 16, time.Minute},
+		{"1/10s", 3, 2, 10 * time.Minute},
 		{"50/100ms", 3, 8, 5 * time.Second},
 	} {
 		t.Run(c.rates, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				m := newMini()
 				p := Policy{Rates: MustRates(c.rates)}

@@ -139,12 +139,13 @@ func agree(t *testing.T, rdb redis.Scripter, seed uint64, unit int64, steps int,
 // TestWindowsAgree holds the script and its model to the same answers.
 func TestWindowsAgree(t *testing.T) {
 	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
 		m := miniredis.RunT(t)
 		m.ClockTTL(true)
 		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 		defer rdb.Close()
 		now := time.Unix(1_700_000_000, 0)
-		for seed := range uint64(300) {
+		for seed := range uint64(250) {
 			const unit = 1_000_000
 			agree(t, rdb, seed, unit, 15, func(r *rand.Rand) {
 				d := time.Duration(r.Int64N(unit/2)) * time.Microsecond
@@ -158,9 +159,10 @@ func TestWindowsAgree(t *testing.T) {
 		}
 	})
 	t.Run("redis-server", func(t *testing.T) {
+		t.Parallel()
 		rdb := startRedis(t).client()
 		defer rdb.Close()
-		for seed := range uint64(1500) {
+		for seed := range uint64(1000) {
 			agree(t, rdb, seed, 2_000, 15, func(*rand.Rand) {})
 		}
 	})
