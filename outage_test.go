@@ -124,6 +124,7 @@ func (r *standIn) fleet(t *testing.T, p Policy, processes, callers int, think ti
 // empty or with all it had, three times.
 // litellm#27736, httprate-redis#15, go-zero rescue limiter
 func TestFailOpenKeepsTheRates(t *testing.T) {
+	t.Parallel()
 	for rates, seeds := range map[string]uint64{"100/s": 40, "10/s, 100/20s": 60, "4/s": 100, "50/100ms": 10} {
 		t.Run(rates, func(t *testing.T) {
 			during := 0
@@ -184,6 +185,7 @@ func (f flaky) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 // TestFailOpenScript is TestFailOpenKeepsTheRates with the script: Redis is back
 // empty 3 s after it died at full speed.
 func TestFailOpenScript(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMini()
 		var dead atomic.Bool
@@ -524,6 +526,7 @@ func TestPauseInAnOutage(t *testing.T) {
 // full speed. No window holds more than the limit, and what the fleet had booked
 // in the 20 ms before a flush.
 func TestFlushes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rates string
 		seeds uint64
@@ -582,6 +585,7 @@ func (r *standIn) bookedSince(d time.Duration) (n int64) {
 
 // TestFlushAll is TestFlushes with the script.
 func TestFlushAll(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMini()
 		p := Policy{Rates: MustRates("100/s")}

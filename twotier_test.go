@@ -24,6 +24,7 @@ func totals(limiters []*Limiter) (s Stats) {
 // costs a fraction of a round trip: with callers who always wait for the next
 // slot, who think in between, and who come at random, below the limit.
 func TestRoundTripsAtHighRates(t *testing.T) {
+	t.Parallel()
 	const (
 		far   = 5 * time.Millisecond
 		near  = 100 * time.Microsecond
