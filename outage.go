@@ -307,7 +307,10 @@ func (l *Limiter) restoredLocked(now int64) {
 // the same instants as before, but cannot be given back. Who waits for another
 // books again; what has left is charged.
 func (l *Limiter) renewLocked(now int64, a *answer) {
-	m, moved := &l.memory, l.clock.offset-a.offset
+	// A state that was restored goes on with the old one's clock. Where it does not
+	// know how far that was set back, slots stay at their instants; what it was set
+	// back since moves them like all others.
+	m, moved := &l.memory, max(0, l.clock.offset-a.offset)
 	m.forget(l.clock.key(now) - l.longest)
 	covered := m.covered(a.origin, a.restored)
 	uncovered := m.renew(covered, moved)
@@ -325,7 +328,13 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 			l.sentLocked(span{min(now, l.clock.local(o.at)), o.units})
 		}
 	}
-	l.lease.held, l.back, l.late, l.outage.dropped = nil, nil, nil, nil
+	l.lease.held, l.back, l.outage.dropped = nil, nil, nil
+	if covered == 0 {
+		l.late = nil
+	}
+	for i := range l.late {
+		l.late[i].slot += moved
+	}
 	until := l.clock.resume + l.clock.diff // a state that was not restored does not know of the pause
 	if until > l.pause.until && until-now > max(0, a.resume-a.now)+lookAfter.Microseconds() {
 		l.pause = pauseAsk{until: until, heard: a.resume}

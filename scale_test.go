@@ -36,7 +36,7 @@ func TestScale(t *testing.T) {
 		last, least time.Duration // virtual time when long, and else
 	}{
 		{"local", 1000, time.Hour, 20 * time.Second},
-		{"script", 1000, time.Minute, 2 * time.Second},
+		{"script", 1000, time.Minute, 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -91,7 +91,7 @@ func TestScale(t *testing.T) {
 				if float64(n) < 0.96*1000*took.Seconds() {
 					t.Errorf("%d in %v", n, took)
 				}
-				if per := float64(trips) / float64(n); per > 2.5 {
+				if per := float64(trips) / float64(n); per > 3 { // at the start, all book and all look
 					t.Errorf("%.2f round trips each", per)
 				}
 				if took >= 20*time.Second && tr.jain() < 0.95 {
