@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -17,7 +18,7 @@ import (
 // A Limiter hands out the slots of one quota, for calls that are not HTTP
 // requests; a [Transport] uses one for each key. Call Wait before each call.
 //
-// It is safe for concurrent use. Callers get their slots in the order in which
+// It is made by [NewLimiter], and safe for concurrent use. Callers get their slots in the order in which
 // they ask, over the whole fleet.
 type Limiter struct {
 	key     string
@@ -197,7 +198,7 @@ func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Away, s.HeadStart = l.outage.away, duration(l.head.early(nil))
+	s.Away, s.HeadStart = l.outage.away, duration(l.head.known())
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
 			s.NextSlot = at
@@ -212,7 +213,7 @@ func (l *Limiter) Stats() Stats {
 // wait is WaitN, and tells with which slot the caller leaves. errForgotten asks
 // for another limiter.
 func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
-	p, err := l.enter(ctx, cost, 0)
+	p, err := l.enter(ctx, cost, nil)
 	if err == nil {
 		l.mu.Lock()
 		l.departLocked(&p, l.now())
@@ -221,9 +222,8 @@ func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 	return p, err
 }
 
-// enter waits until so many microseconds before the slot. The caller says when
-// it leaves, or that it does not, with leave and with abandon.
-func (l *Limiter) enter(ctx context.Context, cost int, early int64) (pass, error) {
+// enter waits until the slot, or until the head start of base before it.
+func (l *Limiter) enter(ctx context.Context, cost int, base http.RoundTripper) (pass, error) {
 	if err := ctx.Err(); err != nil {
 		return pass{}, err
 	}
@@ -237,11 +237,11 @@ func (l *Limiter) enter(ctx context.Context, cost int, early int64) (pass, error
 		p.began = now
 		return p, nil
 	}
-	return l.enterLocked(ctx, &waiter{units: units, began: now, wake: make(chan struct{}, 1)}, early)
+	return l.enterLocked(ctx, &waiter{units: units, began: now, wake: make(chan struct{}, 1)}, base)
 }
 
 // enterLocked is enter for who has no slot.
-func (l *Limiter) enterLocked(ctx context.Context, w *waiter, early int64) (pass, error) {
+func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
 	if w.units > l.least {
 		return pass{}, l.refusedLocked(l.refusal(ErrCostTooHigh, 0))
 	}
@@ -255,7 +255,7 @@ func (l *Limiter) enterLocked(ctx context.Context, w *waiter, early int64) (pass
 		}
 	}
 	l.joinLocked(w)
-	return l.awaitLocked(ctx, w, early)
+	return l.awaitLocked(ctx, w, base)
 }
 
 // refusedLocked counts and tells a refusal, and returns it.
@@ -272,15 +272,15 @@ func (l *Limiter) refusedLocked(err error) error {
 // untilNews is the wait of who cannot know when it may leave.
 const untilNews = -1
 
-// awaitLocked waits for w's turn, or for early before it; then the pass holds
-// on to w. It gives mu up meanwhile.
-func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, early int64) (pass, error) {
+// awaitLocked waits for w's turn, or for its head start; then the pass holds on
+// to w. It gives mu up meanwhile.
+func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
 	l.stats.Waiting++
 	defer func() { l.stats.Waiting-- }()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		p, wait, err := l.stepLocked(w, early)
+		p, wait, err := l.stepLocked(w, l.head.early(base))
 		if err != nil {
 			return p, l.refusedLocked(err)
 		}

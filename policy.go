@@ -23,7 +23,8 @@ const (
 	FailClosed Outage = iota
 
 	// FailOpen goes on with this process's share of the quota: each Limit
-	// divided by Policy.Replicas.
+	// divided by Policy.Replicas, and where that is below one, one slot in a
+	// window that is longer by as much. What holds then is in docs/outages.md.
 	FailOpen
 )
 
@@ -112,7 +113,8 @@ type Config struct {
 
 	// Routes maps patterns of [http.ServeMux] to policies: an optional method,
 	// an optional host, and a path, as in "POST api.example.com/v1/". The most
-	// specific pattern wins, "/" matches everything, and two patterns of which
+	// specific pattern wins, "/" matches everything, "/v1" matches that path
+	// alone and "/v1/" all below it, and two patterns of which
 	// neither is more specific are an error. A pattern without a host keeps
 	// one quota for each host. The host is that of the request's URL, where the
 	// connection goes; one without a port matches every port. A request that
@@ -130,7 +132,8 @@ type Config struct {
 	// settings are. Zero means 250 ms.
 	RedisTimeout time.Duration
 
-	// Logger, when set, is told of pauses, refusals and outages. No secrets.
+	// Logger, when set, is told of outages (Warn, and Info when they end),
+	// pauses (Info), refusals and retries (Debug). No secrets.
 	Logger *slog.Logger
 
 	// Observe, when set, is called with each event: concurrently, from the
@@ -156,13 +159,18 @@ type Retry struct {
 	// means 1 minute.
 	MaxRetryAfter time.Duration
 
-	// MinBackoff and MaxBackoff bound the wait before a retry when the
-	// upstream named none: exponential, with full jitter. Zero means 1 s and
-	// 30 s.
+	// MinBackoff and MaxBackoff size the wait before a retry when the upstream
+	// named none: by chance between 100 ms and a bound that starts with
+	// MinBackoff and doubles up to MaxBackoff (exponential, with full jitter).
+	// Zero means 1 s and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 
 	// Check is for callers who know their API: it may decide whether an
-	// attempt is repeated. decided false leaves it to the default. A body
+	// attempt is repeated. decided false leaves it to the default, which
+	// repeats what the upstream refused for its rate (429, 503 with a wait)
+	// and what was never sent; and, if the method is idempotent (RFC 9110
+	// §9.2.2) or there is an Idempotency-Key, a 408, 500, 502, 503, 504 and
+	// errors of the transport that may be gone the next time. A body
 	// that cannot be sent again is never repeated, whatever Check says. It
 	// must neither read nor close the response's body.
 	Check func(*http.Request, *http.Response, error) (retry, decided bool)

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -126,7 +128,11 @@ func (c *call) worthwhile() bool {
 // it asks for a slot. Of a wait for which the key's clock stands, the limiter
 // takes care.
 func (c *call) clear() time.Duration {
-	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: c.wait, Reason: c.said.reason, Err: bare(c.err)})
+	reason := c.said.reason
+	if reason == "" && c.resp != nil {
+		reason = strconv.Itoa(c.resp.StatusCode)
+	}
+	c.t.tell(Event{Kind: EventRetry, Key: c.key, Attempt: c.sent, Wait: c.wait, Reason: reason, Err: bare(c.err)})
 	if c.resp != nil && c.resp.Body != nil && c.resp.Body != http.NoBody && !readWhole(c.resp) {
 		closeResponse(c.resp)
 		c.resp = nil
@@ -187,11 +193,15 @@ func idempotent(req *http.Request) bool {
 var idempotentMethods = []string{"", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace,
 	http.MethodPut, http.MethodDelete}
 
-// unsent reports whether err came before a byte of the request was sent.
+// unsent reports whether err came before a byte of the request was sent: no
+// connection could be made, or the one that was kept alive was closed by the
+// upstream before it was used, which net/http tells by words alone.
 func unsent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	return errors.As(err, &op) && op.Op == "dial" || strings.HasSuffix(err.Error(), closedIdle)
 }
+
+const closedIdle = "http: server closed idle connection"
 
 // passing reports whether err may be gone the next time: not a bad scheme or
 // header, nor a certificate that is not trusted.

@@ -34,11 +34,12 @@ func (h *headStart) learn(took int64) {
 	h.setup = min(max(took, h.setup-(h.setup-took)/8), maxHeadStart.Microseconds())
 }
 
-// early returns how long before its slot a request enters Base. net/http's
-// transport is known to tell: before its first connection, it gets the most.
+// early returns how long before its slot a request enters Base; nil for a call
+// that does not. net/http's transport is known to tell: before its first
+// connection, it gets the most.
 func (h *headStart) early(base http.RoundTripper) int64 {
 	switch _, tells := base.(*http.Transport); {
-	case h.blind:
+	case h.blind || base == nil:
 		return 0
 	case h.told:
 		return h.setup
@@ -46,6 +47,14 @@ func (h *headStart) early(base http.RoundTripper) int64 {
 		return maxHeadStart.Microseconds()
 	}
 	return 0
+}
+
+// known is the head start that has been learnt.
+func (h *headStart) known() int64 {
+	if h.blind {
+		return 0
+	}
+	return h.setup
 }
 
 // A sending follows one attempt through Base to the moment at which it
@@ -67,10 +76,7 @@ type sending struct {
 
 // board takes a slot for a request that is about to enter Base.
 func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (*sending, error) {
-	l.mu.Lock()
-	early := l.head.early(base)
-	l.mu.Unlock()
-	p, err := l.enter(ctx, cost, early)
+	p, err := l.enter(ctx, cost, base)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +122,7 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	switch {
 	case failed != nil:
 	case again:
-		if p, err = l.enter(d.ctx.Context, d.cost, 0); err == nil {
+		if p, err = l.enter(d.ctx.Context, d.cost, nil); err == nil {
 			l.mu.Lock()
 			l.departLocked(&p, l.now())
 			l.unlock()
@@ -144,11 +150,11 @@ func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
 	var err error
 	switch {
 	case p.waiter != nil:
-		p, err = l.awaitLocked(ctx, p.waiter, 0)
+		p, err = l.awaitLocked(ctx, p.waiter, nil)
 	case !p.share && l.tooLateLocked(p.slot):
 		l.giveBackLocked(p.slot, p.made)
 		w := &waiter{units: p.slot.units, began: p.began, wake: make(chan struct{}, 1)}
-		p, err = l.enterLocked(ctx, w, 0)
+		p, err = l.enterLocked(ctx, w, nil)
 	}
 	switch {
 	case err != nil:
@@ -169,8 +175,13 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 	d.l.mu.Lock()
 	d.l.out--
 	d.l.mu.Unlock()
-	if !told {
+	switch {
+	case !told:
 		d.l.untold(p, left, d.entered, err)
+	case err != nil && refusal == nil && unsent(err): // the connection died in the hold
+		d.l.mu.Lock()
+		d.l.unpassLocked(p)
+		d.l.unlock()
 	}
 	if err != nil && refusal != nil {
 		return nil, refusal

@@ -30,7 +30,7 @@ import (
 // another Base it goes uncounted. A Transport inside another one passes the
 // requests of the outer on: one slot, one retry loop.
 //
-// It is safe for concurrent use.
+// It is made by [New], and safe for concurrent use.
 type Transport struct {
 	config   Config
 	router   *router
