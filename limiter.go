@@ -243,7 +243,8 @@ func (l *Limiter) enter(ctx context.Context, cost int, base http.RoundTripper) (
 // enterLocked is enter for who has no slot.
 func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
 	if w.units > l.least {
-		return pass{}, l.refusedLocked(l.refusal(ErrCostTooHigh, 0))
+		err := fmt.Errorf("%w: %d slots, of %d", ErrCostTooHigh, w.units, l.least)
+		return pass{}, l.refusedLocked(l.refusal(err, 0))
 	}
 	w.limit = noLimit
 	if l.policy.MaxWait > 0 {
@@ -468,7 +469,7 @@ func (l *Limiter) quitLocked(w *waiter, cause error) error {
 func (l *Limiter) refuseLocked(w *waiter, wait int64) {
 	reason := ErrWaitTooLong
 	if w.byCtx {
-		reason = context.DeadlineExceeded
+		reason = fmt.Errorf("the slot is beyond the deadline: %w", context.DeadlineExceeded)
 	}
 	w.state, w.err = refused, l.refusal(reason, wait)
 	w.nudge()

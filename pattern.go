@@ -39,6 +39,8 @@ func parseRoute(pattern string) (*route, error) {
 	}
 	i := strings.IndexByte(rest, '/')
 	switch {
+	case rest == "*":
+		return nil, errors.New("did you mean \"/\", which matches every host and path?")
 	case i < 0 && isMethod(rest):
 		return nil, fmt.Errorf("no path, did you mean %q?", r.method+rest+" /")
 	case i < 0:
@@ -59,6 +61,11 @@ func parseRoute(pattern string) (*route, error) {
 	r.name = quotaName(r.method, r.host, r.path)
 	if i := strings.IndexFunc(r.path, func(c rune) bool { return c <= ' ' || c == '?' || c == '#' || c == 0x7f }); i >= 0 {
 		return nil, fmt.Errorf("%q in the path: a pattern has no query or fragment; as a part of the path it is written %%%02X", r.path[i:i+1], r.path[i])
+	}
+
+	if strings.HasSuffix(r.path, "/*") {
+		return nil, fmt.Errorf("no * in a pattern: all below a path is matched by the path with a slash at its end, %q",
+			strings.TrimSuffix(rest, "*"))
 	}
 
 	mux := http.NewServeMux()

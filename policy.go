@@ -202,9 +202,9 @@ func (p *Policy) validate() error {
 		if d.value < 0 {
 			return fmt.Errorf("%s: must not be negative: %v", d.name, d.value)
 		}
-	}
-	if p.Slack > 0 && p.Slack < time.Microsecond {
-		return fmt.Errorf("Slack: %v is below a microsecond", p.Slack)
+		if d.value > 0 && d.value < time.Microsecond {
+			return fmt.Errorf("%s: %v is below a microsecond; a duration has a unit, as in 5*time.Second", d.name, d.value)
+		}
 	}
 	for _, r := range p.Rates {
 		if p.Slack >= r.Per {

@@ -205,6 +205,9 @@ func parsePer(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || s[0] == '+' {
+		if strings.ContainsAny(s, " \t;") {
+			return 0, fmt.Errorf("the period %s: rates are separated by commas", quote(s))
+		}
 		return 0, fmt.Errorf("the period %s is neither a unit nor a duration such as 10s", quote(s))
 	}
 	return d, nil

@@ -63,7 +63,7 @@ func TestParseRatesErrors(t *testing.T) {
 		{",3/s", `rate 1 "": empty`},
 		{"3//s", `rate 1 "3//s": unknown unit "/s"`},
 		{"3/s/m", `rate 1 "3/s/m": unknown unit "s/m"`},
-		{"3/s 30/m", `rate 1 "3/s 30/m": the period "s 30/m" is neither a unit nor a duration`},
+		{"3/s 30/m", `rate 1 "3/s 30/m": the period "s 30/m": rates are separated by commas`},
 		{"3/", `rate 1 "3/": no period after the "/"`},
 		{"/s", `rate 1 "/s": no limit before the "/"`},
 		{"/", `rate 1 "/": no limit before the "/"`},
