@@ -211,25 +211,25 @@ func (q *query) words(bounds []bound) []any {
 			add("", b.at, b.upto)
 		}
 	}
-	if len(q.drop) > 0 {
-		add("drop", q.generation)
-		add(q.process, q.seq, int64(len(q.drop)))
-		for _, s := range q.drop {
+	addSpans := func(spans []span) {
+		add("", int64(len(spans)))
+		for _, s := range spans {
 			add("", s.slot, s.units)
 		}
 	}
+	if len(q.drop) > 0 {
+		add("drop", q.generation)
+		add(q.process, q.seq)
+		addSpans(q.drop)
+	}
 	if len(q.charge) > 0 {
-		add("charge", int64(len(q.charge)))
-		for _, s := range q.charge {
-			add("", s.slot, s.units)
-		}
+		add("charge")
+		addSpans(q.charge)
 	}
 	if len(q.back) > 0 {
 		add("back", q.generation)
-		add(q.process, q.seq, int64(len(q.back)))
-		for _, s := range q.back {
-			add("", s.slot, s.units)
-		}
+		add(q.process, q.seq)
+		addSpans(q.back)
 	}
 	if len(q.late) > 0 {
 		add("late", q.generation, int64(len(q.late)))

@@ -1,0 +1,203 @@
+package pacecar
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+)
+
+// What changes bookings that were made: the twin of lua/corrections.lua.
+
+// insert adds units at a time that may lie before others: every run behind
+// counts that much more.
+func (g *slotLog) insert(at, units int64) {
+	i := sort.Search(len(g.entries), func(i int) bool { return g.entries[i].at >= at })
+	if i == len(g.entries) {
+		g.append(at, units)
+		return
+	}
+	if g.entries[i].at > at {
+		var before entry
+		if i > 0 {
+			before = g.entries[i-1]
+		}
+		g.entries = slices.Insert(g.entries, i, entry{at, before.upto})
+	}
+	for j := range g.entries[i:] {
+		g.entries[i+j].upto += units
+	}
+	g.n += units
+}
+
+// remove takes units away from the entries named in gone, by logged time: every
+// run behind counts that much less. It returns how many were found.
+func (g *slotLog) remove(gone map[int64]int64) (cut int64) {
+	low := slices.IndexFunc(g.entries, func(e entry) bool { _, ok := gone[e.at]; return ok })
+	if low < 0 {
+		return 0
+	}
+	var before entry
+	if low > 0 {
+		before = g.entries[low-1]
+	}
+	kept := g.entries[:low]
+	for _, e := range g.entries[low:] {
+		left := max(before.upto, e.upto-cut-gone[e.at])
+		cut = e.upto - left
+		if left > before.upto {
+			before = entry{e.at, left}
+			kept = append(kept, before)
+		}
+	}
+	g.entries, g.n, g.last = kept, before.upto, before.at
+	return cut
+}
+
+// remove takes slots out of every log. What has left a window stays: it may be
+// what the log starts from.
+func (l *ledger) remove(gone []span) {
+	for i := range l.logs {
+		g := &l.logs[i]
+		found := make(map[int64]int64, len(gone))
+		for _, s := range gone {
+			if at := g.rounded(s.slot); at+g.window > l.key {
+				found[at] += s.units
+			}
+		}
+		g.remove(found)
+	}
+}
+
+// offer puts a slot up for a new owner.
+func (l *ledger) offer(s span) {
+	i, found := slices.BinarySearchFunc(l.spares, s, bySlot)
+	if found {
+		l.spares[i].units += s.units
+		return
+	}
+	l.spares = slices.Insert(l.spares, i, s)
+}
+
+func bySlot(a, b span) int { return cmp.Compare(a.slot, b.slot) }
+
+func (l *ledger) restore(p *past) {
+	if p.serial <= l.serial {
+		return
+	}
+	l.change()
+	moved, since := p.offset-l.offset, slices.Clone(l.logs)
+	booked := l.serial - l.restored // since the state was made
+	l.wipe()
+	paused := max(0, l.resume-max(l.now, p.resume))
+	l.offset, l.resume = p.offset+paused, max(p.resume, l.resume)
+	l.generation, l.origin, l.restored = l.generation+1, p.generation, p.serial
+	l.serial = p.serial + booked + slices.Max(p.rest)
+	l.tick()
+	for i := range l.logs {
+		g := &l.logs[i]
+		for _, b := range p.booked {
+			g.append(b.at, b.upto-g.n)
+		}
+		if booked > 0 {
+			g.append(since[i].last-moved, booked)
+		}
+		if p.rest[i] > 0 {
+			g.append(p.until, p.rest[i])
+		}
+	}
+}
+
+// charge records what was used without asking, where it is still in a window.
+// What was free for others before is so no more.
+func (l *ledger) charge(used []span) {
+	l.drop(l.spares)
+	l.spares = nil
+	for _, u := range used {
+		l.serial += u.units
+		for i := range l.logs {
+			g := &l.logs[i]
+			if at := g.rounded(min(u.slot, l.key)); at+g.window > l.key {
+				g.insert(at, u.units)
+			}
+		}
+	}
+}
+
+// again reports whether a query was here before. One without a number was not.
+func (l *ledger) again(process string, seq int64) bool {
+	switch {
+	case seq == 0:
+		return false
+	case l.seqs[process] >= seq:
+		return true
+	case l.seqs == nil:
+		l.seqs = map[string]int64{}
+	}
+	l.change()
+	l.seqs[process] = seq
+	return false
+}
+
+// drop forgets slots that are not used, and are not for others.
+func (l *ledger) drop(back []span) {
+	l.change()
+	l.remove(back)
+}
+
+// booked reports whether a slot is booked later than at.
+func (l *ledger) booked(at int64) bool {
+	return slices.ContainsFunc(l.logs, func(g slotLog) bool { return g.last > g.rounded(at) })
+}
+
+// giveBack frees slots. With nobody behind, or their time passed, they are
+// forgotten; else the hole is for the next to ask. Never both: a slot that is
+// removed and also offered would be sold twice.
+func (l *ledger) giveBack(back []span) {
+	l.change()
+	var passed []span
+	for _, s := range back {
+		switch {
+		case !l.booked(s.slot):
+			l.remove([]span{s})
+		case s.slot < l.key:
+			passed = append(passed, s)
+		default:
+			l.offer(s)
+		}
+	}
+	l.remove(passed)
+}
+
+// late moves bookings to when they were used, or, if others are booked behind
+// that, sets the clock back so that they keep the distance.
+func (l *ledger) late(lates []lateness) {
+	var worst, left int64
+	for _, d := range lates {
+		at := min(d.left-l.offset, l.key)
+		worst, left = max(worst, at-d.slot), max(left, at)
+	}
+	if worst <= 0 {
+		return
+	}
+	l.change()
+	if l.booked(left) {
+		l.offset += worst
+		l.tick()
+		return
+	}
+	missing := false
+	for _, d := range lates {
+		for i := range l.logs {
+			g := &l.logs[i]
+			found := g.remove(map[int64]int64{g.rounded(d.slot): d.units})
+			if found > 0 {
+				g.append(min(d.left-l.offset, l.key), found)
+			}
+			missing = missing || found == 0
+		}
+	}
+	if missing { // it was logged at a later time than its own: where, is not known
+		l.offset += worst
+		l.tick()
+	}
+}
