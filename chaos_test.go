@@ -154,13 +154,14 @@ func chaosCut(t *testing.T) {
 func chaosMemory(t *testing.T) {
 	s := startRedis(t)
 	f := startChaos(t, chaosOrder{Redis: s.addr, Outage: FailOpen})
-	f.mark("out of memory")
+	full := f.mark("out of memory")
 	s.set("maxmemory", "1")
 	time.Sleep(chaosAway)
 	s.set("maxmemory", "0")
-	f.mark("memory enough")
+	free := f.mark("memory enough")
 	time.Sleep(3 * time.Second)
 	f.check(always)
+	f.waits(full, free)
 }
 
 func chaosScriptFlush(t *testing.T) {
