@@ -12,7 +12,7 @@ type EventKind int
 // What can happen to a request or to a key. The comment says which fields of
 // [Event] are set besides Kind and Key.
 const (
-	EventSlot     EventKind = iota + 1 // a request left; Wait is how long it waited, Late how much after its slot it left
+	EventSlot     EventKind = iota + 1 // a request left; Wait is how long it waited, Late how much after its slot it left, at most
 	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
 	EventUnrouted                      // a request matched no route and passes untouched; Key is empty
 	EventPaused                        // the key's clock was stopped for Wait; Reason says who asked
@@ -54,7 +54,7 @@ type Stats struct {
 	Degraded    uint64        // requests that were decided without Redis during an outage
 	Waiting     int           // requests waiting now
 	PausedUntil time.Time     // when the key's clock runs again, as far as this process knows; zero when it runs
-	Late        time.Duration // how much after its slot the last request left
+	Late        time.Duration // how much after its slot the last request left, at most
 	HeadStart   time.Duration // how long before its slot a request enters Base, to have its connection ready
 	NextSlot    time.Time     // when the next of this process's waiting requests leaves; zero when none has a slot yet
 	Away        bool          // Redis is not answering

@@ -114,9 +114,9 @@ type Config struct {
 	// Routes maps patterns of [http.ServeMux] to policies: an optional method,
 	// an optional host, and a path, as in "POST api.example.com/v1/". The most
 	// specific pattern wins, "/" matches everything, "/v1" matches that path
-	// alone and "/v1/" all below it, and two patterns of which
-	// neither is more specific are an error. A pattern without a host keeps
-	// one quota for each host. The host is that of the request's URL, where the
+	// alone and "/v1/" all below it, and two patterns of which neither is more
+	// specific are an error. A pattern without a host keeps one quota for each
+	// host. The host is that of the request's URL, where the
 	// connection goes; one without a port matches every port. A request that
 	// matches no pattern passes untouched.
 	Routes map[string]Policy

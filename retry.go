@@ -194,14 +194,18 @@ var idempotentMethods = []string{"", http.MethodGet, http.MethodHead, http.Metho
 	http.MethodPut, http.MethodDelete}
 
 // unsent reports whether err came before a byte of the request was sent: no
-// connection could be made, or the one that was kept alive was closed by the
-// upstream before it was used, which net/http tells by words alone.
+// connection could be made, or the one that was kept alive was closed unused.
 func unsent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" || strings.HasSuffix(err.Error(), closedIdle)
+	return errors.As(err, &op) && op.Op == "dial" || closedUnused(err)
 }
 
-const closedIdle = "http: server closed idle connection"
+// closedUnused reports whether the upstream closed a connection that was kept
+// alive before the request was written to it, which net/http tells by words
+// alone.
+func closedUnused(err error) bool {
+	return strings.HasSuffix(err.Error(), "http: server closed idle connection")
+}
 
 // passing reports whether err may be gone the next time: not a bad scheme or
 // header, nor a certificate that is not trusted.

@@ -178,7 +178,9 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 	switch {
 	case !told:
 		d.l.untold(p, left, d.entered, err)
-	case err != nil && refusal == nil && unsent(err): // the connection died in the hold
+	case err != nil && refusal == nil && closedUnused(err):
+		// The connection died in the hold. After any other error, a failed dial
+		// too, the request may have been written to a connection before.
 		d.l.mu.Lock()
 		d.l.unpassLocked(p)
 		d.l.unlock()

@@ -276,6 +276,35 @@ func TestConnectionDiesInTheHold(t *testing.T) {
 	})
 }
 
+// What a connection had been told for may have been sent, whatever comes after:
+// only a connection that is known to have been closed unused frees the slot.
+func TestSlotAfterAnError(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		back uint64
+	}{
+		{errors.New("http: server closed idle connection"), 1},
+		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, 0}, // net/http has dialled again
+		{io.ErrUnexpectedEOF, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tr := mustTransport(t, Config{
+				Routes: map[string]Policy{"/": {Rates: MustRates("5/s")}}, Retry: Retry{Max: -1},
+				Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
+					httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Reused: true})
+					return nil, c.err
+				}),
+			})
+			if err := get(t.Context(), tr); !errors.Is(err, c.err) {
+				t.Errorf("got %v", err)
+			}
+			if n := tr.Stats()["upstream.example"].GivenBack; n != c.back {
+				t.Errorf("after %v: %d slots were given back, want %d", c.err, n, c.back)
+			}
+		})
+	}
+}
+
 // A pause that comes while requests are held in Base is obeyed.
 func TestPauseInTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

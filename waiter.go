@@ -190,8 +190,9 @@ func (l *Limiter) departLocked(p *pass, left int64) {
 }
 
 // reportLocked returns how long after its slot the caller of p left. When that
-// takes more than half of the slack, which leaves the other half for the way,
-// those behind must know of the excess, to keep their distance.
+// takes more than half of the slack (of a leased slot, more than it may be held
+// for), which leaves the rest for the way, those behind must know of the excess,
+// to keep their distance.
 func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
 	if p.share {
 		return 0
