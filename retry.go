@@ -22,7 +22,8 @@ import (
 // of RoundTripper (redirects, credentials, bodies read into memory, errors for
 // responses), so it never sees one: it sends a request of ours without content,
 // whose context carries the call, and each answer is an empty 200. The call
-// makes the real attempts and keeps the real outcome.
+// makes the real attempts and keeps the real outcome. The first is made before
+// the loop, which most calls never enter.
 
 // callKey is the context key under which the loop carries the call.
 type callKey struct{}
@@ -35,7 +36,8 @@ func newRetrier(r *Retry) *retryablehttp.Client {
 		HTTPClient: &http.Client{Transport: attempts{}},
 		RetryMax:   r.max(),
 		CheckRetry: func(ctx context.Context, _ *http.Response, _ error) (bool, error) {
-			return callOf(ctx).repeats(), nil
+			c := callOf(ctx)
+			return c.sent == 1 || c.repeats(), nil // of the first, that is why it is here
 		},
 		Backoff: func(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 			return callOf(resp.Request.Context()).clear()
@@ -49,22 +51,23 @@ func newRetrier(r *Retry) *retryablehttp.Client {
 type attempts struct{}
 
 func (attempts) RoundTrip(req *http.Request) (*http.Response, error) {
-	callOf(req.Context()).attempt()
+	c := callOf(req.Context())
+	if c.looped { // else it stands for the first
+		c.attempt()
+	}
+	c.looped = true
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
 }
 
 // nowhere is where the loop's request goes.
 var nowhere = &url.URL{Scheme: "http", Host: "pacecar.invalid", Path: "/"}
 
-// loop makes attempts until one is final.
+// loop makes attempts after the first until one is final.
 func (c *call) loop() {
 	ctx := context.WithValue(c.req.Context(), callKey{}, c)
 	r := (&http.Request{Method: http.MethodGet, URL: nowhere, Header: http.Header{}}).WithContext(ctx)
 	_, err := c.t.retrier.Do(&retryablehttp.Request{Request: r})
 	if err != nil { // the context ended between two attempts
-		if c.sent == 0 {
-			closeBody(c.req)
-		}
 		closeResponse(c.resp)
 		c.resp, c.err = nil, &Error{Key: c.key, Err: cmp.Or(c.req.Context().Err(), err)}
 	}
@@ -72,9 +75,9 @@ func (c *call) loop() {
 
 // repeats decides whether another attempt follows.
 func (c *call) repeats() bool {
-	var refusal *Error
+	_, refused := errors.AsType[*Error](c.err)
 	switch {
-	case c.final, c.sent > c.t.config.Retry.max(), errors.As(c.err, &refusal), c.req.Context().Err() != nil:
+	case c.final, refused, c.sent > c.t.config.Retry.max(), c.req.Context().Err() != nil:
 		return false
 	case hasBody(c.req) && c.req.GetBody == nil:
 		return false

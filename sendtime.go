@@ -64,6 +64,7 @@ type sending struct {
 	ctx  sendContext
 	base http.RoundTripper
 	cost int
+	hook httptrace.ClientTrace
 
 	mu      sync.Mutex // guards what follows; not held while waiting
 	pass    pass
@@ -96,7 +97,8 @@ func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (
 // Transport within that there is a slot for host.
 func (d *sending) trace(host string) context.Context {
 	d.ctx.host = host
-	return httptrace.WithClientTrace(&d.ctx, &httptrace.ClientTrace{GotConn: d.gotConn})
+	d.hook.GotConn = d.gotConn
+	return httptrace.WithClientTrace(&d.ctx, &d.hook)
 }
 
 // gotConn is called when Base has a connection for the request, and holds it

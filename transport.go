@@ -68,9 +68,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base().RoundTrip(req)
 	}
 	c := call{t: t, req: req, policy: &route.policy, key: key}
-	if t.retrier == nil {
-		c.attempt()
-	} else {
+	if c.attempt(); t.retrier != nil && c.repeats() {
 		c.loop()
 	}
 	return c.outcome()
@@ -84,6 +82,7 @@ type call struct {
 	key    string
 
 	sent   int  // attempts so far
+	looped bool // by the retry loop
 	final  bool // none follows
 	resp   *http.Response
 	err    error

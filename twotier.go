@@ -129,7 +129,8 @@ func (l *Limiter) wantLocked(now int64) int64 {
 }
 
 // gatherLocked reports whether w, the last in the queue, and those before it
-// wait for company: they have to wait much longer for a slot.
+// wait for company: they have to wait much longer for a slot, and others may
+// come meanwhile, by the recent rate or from the requests in Base.
 func (l *Limiter) gatherLocked(w *waiter) bool {
 	b, now := &l.lease, l.now()
 	if len(l.queue) > 1 {
@@ -144,7 +145,7 @@ func (l *Limiter) gatherLocked(w *waiter) bool {
 	if now-b.next < l.holdFor() { // slots are taken as they become free
 		gather = max(gather, l.slack/4)
 	}
-	if gather <= 0 || float64(gather)*l.rateLocked(now) < 1 || w.limit-now < wait {
+	if company := l.out > 0 || float64(gather)*l.rateLocked(now) >= 1; gather <= 0 || !company || w.limit-now < wait {
 		return false
 	}
 	b.due = now + gather

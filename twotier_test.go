@@ -3,6 +3,7 @@ package pacecar
 import (
 	"context"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -211,13 +212,40 @@ func leased(t testing.TB) *Limiter {
 	return l
 }
 
-// BenchmarkLocalHit measures a request that leaves on a slot already held.
+// leasedTransport returns a Transport on base whose limiter is leased.
+func leasedTransport(t testing.TB, base http.RoundTripper) http.RoundTripper {
+	tr := transportOf(t, Config{Base: base, Routes: map[string]Policy{"api.example/": plenty}})
+	_, key := tr.router.match(getURL(t.Context(), "http://api.example/"))
+	tr.limiters.byKey.Store(key, leased(t))
+	return tr
+}
+
+// BenchmarkLocalHit measures a request that leaves on a slot already held: of
+// the limiter alone, and through a Transport, beside what any wrapper costs.
 func BenchmarkLocalHit(b *testing.B) {
-	l, ctx := leased(b), b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := l.Wait(ctx); err != nil {
-			b.Fatal(err)
+	b.Run("limiter", func(b *testing.B) {
+		l, ctx := leased(b), b.Context()
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := l.Wait(ctx); err != nil {
+				b.Fatal(err)
+			}
 		}
+	})
+	base := newFixed()
+	for _, c := range []struct {
+		name string
+		rt   http.RoundTripper
+	}{
+		{"wrapper", plain{base}},
+		{"transport", leasedTransport(b, base)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			req := getURL(b.Context(), "http://api.example/v1/meetings?year=2024")
+			b.ReportAllocs()
+			for b.Loop() {
+				sendOn(b, c.rt, req)
+			}
+		})
 	}
 }
