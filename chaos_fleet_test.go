@@ -98,7 +98,7 @@ func chaosWorker(text string) {
 		}},
 		Retry: Retry{Max: -1},
 		Base:  chaosStamp{order.Worker, &http.Transport{MaxIdleConnsPerHost: chaosCallers}},
-		Observe: func(e Event) {
+		Observe: func(_ context.Context, e Event) {
 			switch e.Kind {
 			case EventSlot:
 				if e.Late > chaosSlack {

@@ -185,11 +185,11 @@ func newEngineFleet(t *testing.T, e *engine, p Policy, quotas int) *engineFleet 
 		t.Cleanup(func() { rdb.Close() })
 		for _, q := range f.quotas {
 			m := &member{}
-			m.limiter = newLimiter(&Config{Redis: rdb, Observe: func(e Event) {
+			m.limiter = newLimiter(&Config{Redis: rdb, Observe: func(_ context.Context, e Event) {
 				if e.Kind == EventRestored {
 					m.restored.Store(true)
 				}
-			}}, q.name, &p)
+			}}, q.name, q.name, &p)
 			q.members = append(q.members, m)
 		}
 	}

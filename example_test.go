@@ -120,7 +120,7 @@ func ExampleConfig_observe() {
 			"/": {Rates: pacecar.MustRates("2/m"), MaxWait: time.Second},
 		},
 		Base: upstream{},
-		Observe: func(e pacecar.Event) {
+		Observe: func(_ context.Context, e pacecar.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			count[e.Key+" "+e.Kind.String()]++

@@ -230,7 +230,8 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	paused := a.resume > max(l.clock.resume, a.now)
 	l.learnLocked(f, now, a)
 	if paused {
-		l.tellLocked(Event{Kind: EventPaused, Wait: duration(a.resume - a.now), Reason: f.pause.reason})
+		wait := duration(a.resume - a.now)
+		l.tellLocked(nil, Event{Kind: EventPaused, Wait: wait, Until: time.Now().Add(wait), Reason: f.pause.reason})
 	}
 	l.grantLocked(f, a)
 	l.serveLocked(now)
@@ -295,6 +296,14 @@ func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) bool {
 	}
 	l.flyLocked()
 	return true
+}
+
+// limited counts and tells an answer that says that the rate was too high.
+func (l *Limiter) limited(ctx context.Context, said advice) {
+	l.mu.Lock()
+	defer l.unlock()
+	l.stats.Limited++
+	l.tellLocked(ctx, Event{Kind: EventLimited, Wait: said.wait, Reason: said.reason})
 }
 
 // pausingLocked reports whether a pause has been asked for and not yet heard of.

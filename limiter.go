@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,13 +21,13 @@ import (
 // slots in the order in which they ask, over the whole fleet.
 type Limiter struct {
 	key     string
+	route   string // see Event
 	policy  Policy
 	window  window
 	remote  bool          // exchanges with the window take time, and can fail
 	timeout time.Duration // of an exchange
-	logger  *slog.Logger  // nil: silent
-	observe func(Event)   // nil: nobody does
-	start   time.Time     // where this process's time begins
+	listeners
+	start time.Time // where this process's time begins
 
 	process  string // tells this limiter from those of other processes
 	bounds   []bound
@@ -54,10 +54,10 @@ type Limiter struct {
 	head      headStart
 	memory    memory
 	outage    outage
-	busy      int64   // nothing heard or booked so far matters after this
-	out       int     // requests in Base
-	forgotten bool    // dropped by the Transport
-	events    []Event // to tell when mu is free
+	busy      int64  // nothing heard or booked so far matters after this
+	out       int    // requests in Base
+	forgotten bool   // dropped by the Transport
+	events    []told // to tell when mu is free
 	stats     Stats
 }
 
@@ -80,16 +80,16 @@ func NewLimiter(rdb redis.Scripter, key string, policy Policy) (*Limiter, error)
 	if err := policy.validate(); err != nil {
 		return nil, fmt.Errorf("pacecar: policy: %w", err)
 	}
-	return newLimiter(&c, key, &policy), nil
+	return newLimiter(&c, key, key, &policy), nil
 }
 
 // newLimiter wants a valid configuration.
-func newLimiter(c *Config, key string, policy *Policy) *Limiter {
+func newLimiter(c *Config, key, route string, policy *Policy) *Limiter {
 	l := &Limiter{
-		key: key, policy: *policy, remote: c.Redis != nil, timeout: c.redisTimeout(),
-		logger: c.Logger, observe: c.Observe,
-		start:  time.Now().Add(-time.Hour), // so that no time is zero
-		bounds: policy.bounds(), least: noLimit, shortest: noLimit, slack: noLimit,
+		key: key, route: route, policy: *policy, remote: c.Redis != nil, timeout: c.redisTimeout(),
+		listeners: listeners{c.Observe, c.Logger},
+		start:     time.Now().Add(-time.Hour), // so that no time is zero
+		bounds:    policy.bounds(), least: noLimit, shortest: noLimit, slack: noLimit,
 		slotted: map[*waiter]struct{}{},
 	}
 	for i, r := range policy.Rates {
@@ -140,6 +140,7 @@ func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
+	s.Route, s.Rates = l.route, slices.Clone(l.policy.Rates)
 	s.Away, s.HeadStart = l.outage.away, duration(l.head.known())
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
@@ -158,7 +159,7 @@ func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 	p, err := l.enter(ctx, cost, nil)
 	if err == nil {
 		l.mu.Lock()
-		l.departLocked(&p, l.now())
+		l.departLocked(ctx, &p, l.now())
 		l.unlock()
 	}
 	return p, err
@@ -186,7 +187,7 @@ func (l *Limiter) enter(ctx context.Context, cost int, base http.RoundTripper) (
 func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
 	if w.units > l.least {
 		err := fmt.Errorf("%w: %d slots, of %d", ErrCostTooHigh, w.units, l.least)
-		return pass{}, l.refusedLocked(l.refusal(err, 0))
+		return pass{}, l.refusedLocked(ctx, l.refusal(err, 0))
 	}
 	w.limit = noLimit
 	if l.policy.MaxWait > 0 {
@@ -202,13 +203,13 @@ func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTri
 }
 
 // refusedLocked counts and tells a refusal, and returns it.
-func (l *Limiter) refusedLocked(err error) error {
+func (l *Limiter) refusedLocked(ctx context.Context, err error) error {
 	l.stats.Refused++
 	e := Event{Kind: EventRefused, Err: err}
 	if refusal, ok := err.(*Error); ok {
 		e.Wait = refusal.Wait
 	}
-	l.tellLocked(e)
+	l.tellLocked(ctx, e)
 	return err
 }
 
@@ -220,11 +221,20 @@ func (l *Limiter) generation() int64 {
 	return l.heard.generation
 }
 
-// tellLocked keeps an event until mu is free.
-func (l *Limiter) tellLocked(e Event) {
-	if l.observe != nil || l.logger != nil {
-		e.Key = l.key
-		l.events = append(l.events, e)
+// A told event is one to tell, with the context of its request.
+type told struct {
+	ctx   context.Context
+	event Event
+}
+
+// tellLocked keeps an event until mu is free. A nil ctx is that of no request.
+func (l *Limiter) tellLocked(ctx context.Context, e Event) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if l.want(ctx, e.Kind) {
+		e.Key, e.Route = l.key, l.route
+		l.events = append(l.events, told{ctx, e})
 	}
 }
 
@@ -234,6 +244,6 @@ func (l *Limiter) unlock() {
 	l.events = nil
 	l.mu.Unlock()
 	for _, e := range events {
-		tell(l.observe, l.logger, e)
+		l.tell(e.ctx, e.event)
 	}
 }

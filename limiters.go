@@ -25,7 +25,7 @@ var errForgotten = errors.New("pacecar: forgotten")
 const minSweep = 64
 
 // get returns the limiter of a key.
-func (ls *limiters) get(key string, policy *Policy) *Limiter {
+func (ls *limiters) get(key, route string, policy *Policy) *Limiter {
 	if l, ok := ls.byKey.Load(key); ok {
 		return l.(*Limiter)
 	}
@@ -38,7 +38,7 @@ func (ls *limiters) get(key string, policy *Policy) *Limiter {
 		ls.forget()
 		ls.sweep = 2 * ls.count
 	}
-	l := newLimiter(ls.config, key, policy)
+	l := newLimiter(ls.config, key, route, policy)
 	ls.byKey.Store(key, l)
 	ls.count++
 	return l

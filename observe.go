@@ -12,16 +12,19 @@ type EventKind int
 // What can happen to a request or to a key. The comment says which fields of
 // [Event] are set besides Kind and Key.
 const (
-	EventSlot     EventKind = iota + 1 // a request left; Wait is how long it waited, Late how much after its slot it left, at most
+	EventSlot     EventKind = iota + 1 // a request left; Tier is whose slot it had, Wait how long it waited, Late how much after its slot it left, at most
 	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
-	EventUnrouted                      // a request matched no route and passes untouched; Key is empty
-	EventPaused                        // the key's clock was stopped for Wait; Reason says who asked
+	EventUnrouted                      // a request matched no route and passes unlimited; Key and Route are empty
+	EventLimited                       // an answer said that the rate was too high, a 429 for one; Reason says which, Wait how long it asks for, if it does
+	EventPaused                        // the key's clock was stopped for Wait, until Until; Reason is that of the answer, empty if another process asked
 	EventRetry                         // an attempt failed and another follows, after Wait at least; Attempt is the one that failed, Reason or Err why
+	EventLate                          // a request left so late that those behind it are moved, to keep their distance; Late is as in EventSlot
 	EventDegraded                      // Redis stopped answering; Err says how, Outage what is done meanwhile
 	EventRestored                      // Redis answers again; Wait is how long it was away
+	EventLost                          // Redis lost the key's state, and this process has told it what it remembers, or another has
 )
 
-var eventNames = [...]string{"", "slot", "refused", "unrouted", "paused", "retry", "degraded", "restored"}
+var eventNames = [...]string{"", "slot", "refused", "unrouted", "limited", "paused", "retry", "late", "degraded", "restored", "lost"}
 
 // String returns the kind's name.
 func (k EventKind) String() string {
@@ -31,15 +34,46 @@ func (k EventKind) String() string {
 	return eventNames[k]
 }
 
+// A Tier is where a slot came from. Its text form is lower case.
+type Tier int
+
+// The tiers. The zero Tier is that of an event without a slot.
+const (
+	TierBucket Tier = iota + 1 // this process's local bucket: booked in Redis before, no call for this request
+	TierWindow                 // the window: booked for this request, in Redis, or in memory without one
+	TierShare                  // this process's share, while Redis was away
+)
+
+var tierNames = [...]string{"", "bucket", "window", "share"}
+
+// String returns the tier's name.
+func (t Tier) String() string {
+	if t <= 0 || int(t) >= len(tierNames) {
+		return "unknown"
+	}
+	return tierNames[t]
+}
+
 // An Event is one thing that happened, for metrics and traces. It holds no
 // URL, header or body: nothing in it is secret.
 type Event struct {
-	Kind    EventKind
-	Key     string
+	Kind EventKind
+
+	// Key names the quota. There may be one for each host, and one for each
+	// result of [Policy].Key: as a metric's label it has no bound.
+	Key string
+
+	// Route has as many values as there are routes: the pattern in
+	// Config.Routes, or the [Policy].Name where there is one. Of a [NewLimiter]
+	// it is the key.
+	Route string
+
+	Tier    Tier
 	Wait    time.Duration
 	Late    time.Duration
-	Reason  string
-	Attempt int
+	Until   time.Time
+	Reason  string // one of few: a status, and which header field or dialect was obeyed
+	Attempt int    // counts from 1
 	Outage  Outage
 	Err     error
 }
@@ -47,10 +81,14 @@ type Event struct {
 // Stats is what one process knows of one key. Counters start at zero when the
 // process first uses the key, and again after it has been forgotten as unused.
 type Stats struct {
-	LocalHits   uint64        // requests that left on a slot already held, without a call to Redis
+	Route       string        // as in [Event]
+	Rates       Rates         `json:",omitempty"` // in force
+	Sent        uint64        // requests that left
+	LocalHits   uint64        // those of them on a slot already held, without a call to Redis
 	RoundTrips  uint64        // calls to Redis
 	GivenBack   uint64        // slots returned unused
 	Refused     uint64        // requests refused
+	Limited     uint64        // answers that said that the rate was too high, in spite of all
 	Degraded    uint64        // requests that were decided without Redis during an outage
 	Waiting     int           // requests waiting now
 	PausedUntil time.Time     // when the key's clock runs again, as far as this process knows; zero when it runs
@@ -60,28 +98,59 @@ type Stats struct {
 	Away        bool          // Redis is not answering
 }
 
-// logLevels says which events are logged, and how loud. A refusal is the
-// caller's to report, and at a high rate there are many.
-var logLevels = map[EventKind]slog.Level{
+// logLevels says how loud events are logged. What may come with every request
+// is for debugging: a refusal is the caller's to report.
+var logLevels = [...]slog.Level{
+	EventSlot:     slog.LevelDebug,
 	EventRefused:  slog.LevelDebug,
-	EventRetry:    slog.LevelDebug,
+	EventUnrouted: slog.LevelDebug,
+	EventLimited:  slog.LevelDebug,
 	EventPaused:   slog.LevelInfo,
+	EventRetry:    slog.LevelDebug,
+	EventLate:     slog.LevelDebug,
 	EventDegraded: slog.LevelWarn,
 	EventRestored: slog.LevelInfo,
+	EventLost:     slog.LevelWarn,
 }
 
-// tell reports an event to whoever wants to know; either may be nil.
-func tell(observe func(Event), logger *slog.Logger, e Event) {
-	if observe != nil {
-		observe(e)
+// listeners are those who want to know of events; either may be nil.
+type listeners struct {
+	observe func(context.Context, Event)
+	logger  *slog.Logger
+}
+
+// want reports whether anybody wants to know of such events.
+func (ls *listeners) want(ctx context.Context, kind EventKind) bool {
+	return ls.observe != nil || ls.logger != nil && ls.logger.Enabled(ctx, logLevels[kind])
+}
+
+// tell reports an event. ctx is that of the request, if there is one.
+func (ls *listeners) tell(ctx context.Context, e Event) {
+	if ls.observe != nil {
+		ls.observe(ctx, e)
 	}
-	level, ok := logLevels[e.Kind]
-	if logger == nil || !ok || !logger.Enabled(context.Background(), level) {
-		return
+	if level := logLevels[e.Kind]; ls.logger != nil && ls.logger.Enabled(ctx, level) {
+		ls.logger.LogAttrs(ctx, level, "pacecar: "+e.Kind.String(), e.attrs()...)
 	}
-	attrs := []slog.Attr{slog.String("key", e.Key)}
+}
+
+// attrs is what is logged of an event.
+func (e *Event) attrs() []slog.Attr {
+	var attrs []slog.Attr
+	if e.Key != "" {
+		attrs = append(attrs, slog.String("key", e.Key), slog.String("route", e.Route))
+	}
+	if e.Tier > 0 {
+		attrs = append(attrs, slog.String("tier", e.Tier.String()))
+	}
 	if e.Wait > 0 {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
+	}
+	if e.Late > 0 {
+		attrs = append(attrs, slog.Duration("late", e.Late))
+	}
+	if !e.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", e.Until))
 	}
 	if e.Reason != "" {
 		attrs = append(attrs, slog.String("reason", e.Reason))
@@ -95,5 +164,5 @@ func tell(observe func(Event), logger *slog.Logger, e Event) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", e.Err.Error()))
 	}
-	logger.LogAttrs(context.Background(), level, "pacecar: "+e.Kind.String(), attrs...)
+	return attrs
 }

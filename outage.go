@@ -105,7 +105,7 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 			o.quiet = max(now, f.sent+l.rtt+l.timeout.Microseconds()) + lookAfter.Microseconds()
 			l.openShareLocked(now)
 		}
-		l.tellLocked(Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
+		l.tellLocked(nil, Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
 	}
 	o.retry = now + o.backoff + rand.Int64N(o.backoff/4)
 	for _, w := range waiting {
@@ -289,7 +289,7 @@ func (l *Limiter) restoredLocked(now int64) {
 	if l.policy.Outage == FailOpen {
 		o.settle = now + l.settleFor()
 	}
-	l.tellLocked(Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
+	l.tellLocked(nil, Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
 	waiting := l.queue
 	l.queue = nil
 	for _, w := range waiting {
@@ -312,6 +312,9 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	// back since moves them like all others.
 	m, moved := &l.memory, max(0, l.clock.offset-a.offset)
 	m.forget(l.clock.key(now) - l.longest)
+	if m.serial(l.clock.key(now)-l.longest) > 0 { // else it has expired, or is the first
+		l.tellLocked(nil, Event{Kind: EventLost})
+	}
 	covered := m.covered(a.origin, a.restored)
 	uncovered := m.renew(covered, moved)
 	m.lines = append(m.lines[max(0, len(m.lines)-maxLines+1):], line{a.generation, covered})

@@ -466,7 +466,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 			l.logger = slog.New(slog.NewTextHandler(&lines, nil))
 			var mu sync.Mutex
 			var told []Event
-			l.observe = func(e Event) {
+			l.observe = func(_ context.Context, e Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				if e.Kind == EventDegraded || e.Kind == EventRestored {

@@ -2,6 +2,7 @@ package pacecar
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -132,14 +133,16 @@ type Config struct {
 	// settings are. Zero means 250 ms.
 	RedisTimeout time.Duration
 
-	// Logger, when set, is told of outages (Warn, and Info when they end),
-	// pauses (Info), refusals and retries (Debug). No secrets.
+	// Logger, when set, is told of outages and lost state (Warn), their end
+	// and pauses (Info), and all that may come with every request (Debug). No
+	// secrets.
 	Logger *slog.Logger
 
 	// Observe, when set, is called with each event: concurrently, from the
-	// goroutines of requests and from the Transport's own. It must neither
-	// block nor panic.
-	Observe func(Event)
+	// goroutines of requests and from the Transport's own. The context is that
+	// of the request that the event is about, if there is one, for tracing. It
+	// must neither block nor panic.
+	Observe func(context.Context, Event)
 
 	// Refuse429 answers a refused request with a made-up response of status
 	// 429, with a Retry-After in whole seconds, instead of an [Error]. For

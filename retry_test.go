@@ -266,7 +266,7 @@ func TestExhausted(t *testing.T) {
 				return resp, nil
 			}}}
 			var events []Event
-			tr := transportOf(t, Config{Base: u, Retry: Retry{Max: c.max}, Observe: func(e Event) {
+			tr := transportOf(t, Config{Base: u, Retry: Retry{Max: c.max}, Observe: func(_ context.Context, e Event) {
 				if e.Kind == EventRetry {
 					events = append(events, e)
 				}

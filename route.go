@@ -62,6 +62,9 @@ func (r *route) key(host string) string {
 	return quotaName(r.method, host, r.path)
 }
 
+// label names the route in events and metrics.
+func (r *route) label() string { return cmp.Or(r.policy.Name, r.pattern) }
+
 // shares returns an error if r and other have one quota and not one policy: the
 // first to be used would decide for both.
 func (r *route) shares(other *route) error {

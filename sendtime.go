@@ -87,7 +87,7 @@ func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (
 	l.out++
 	if l.head.blind {
 		d.left = true
-		l.departLocked(&d.pass, d.entered)
+		l.departLocked(ctx, &d.pass, d.entered)
 	}
 	l.unlock()
 	return d, nil
@@ -126,7 +126,7 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	case again:
 		if p, err = l.enter(d.ctx.Context, d.cost, nil); err == nil {
 			l.mu.Lock()
-			l.departLocked(&p, l.now())
+			l.departLocked(d.ctx.Context, &p, l.now())
 			l.unlock()
 		}
 	default:
@@ -161,9 +161,9 @@ func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
 	switch {
 	case err != nil:
 	case told:
-		l.reportLocked(&p, l.now())
+		l.reportLocked(ctx, &p, l.now())
 	default:
-		l.departLocked(&p, l.now())
+		l.departLocked(ctx, &p, l.now())
 	}
 	return p, err
 }
@@ -179,7 +179,7 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 	d.l.mu.Unlock()
 	switch {
 	case !told:
-		d.l.untold(p, left, d.entered, err)
+		d.l.untold(d.ctx.Context, p, left, d.entered, err)
 	case err != nil && refusal == nil && closedUnused(err):
 		// The connection died in the hold. After any other error, a failed dial
 		// too, the request may have been written to a connection before.
@@ -195,7 +195,7 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 
 // untold takes in that Base is done with a request and has told of no
 // connection: it had none, or it never tells.
-func (l *Limiter) untold(p pass, left bool, entered int64, err error) {
+func (l *Limiter) untold(ctx context.Context, p pass, left bool, entered int64, err error) {
 	l.mu.Lock()
 	defer l.unlock()
 	if err != nil && (l.head.told || unsent(err)) && !l.head.blind { // it did not leave
@@ -207,7 +207,7 @@ func (l *Limiter) untold(p pass, left bool, entered int64, err error) {
 		p = l.leaveLocked(p.waiter, entered)
 	}
 	if !left {
-		l.departLocked(&p, entered)
+		l.departLocked(ctx, &p, entered)
 	}
 }
 

@@ -190,7 +190,7 @@ func TestBlindBase(t *testing.T) {
 		var events atomic.Int64
 		tr := mustTransport(t, Config{
 			Redis: dialMini(t, newMini()), Base: base, Routes: map[string]Policy{"/": {Rates: MustRates("5/s")}},
-			Observe: func(e Event) {
+			Observe: func(_ context.Context, e Event) {
 				if e.Kind == EventSlot {
 					events.Add(1)
 				}

@@ -32,7 +32,8 @@ import (
 //
 // It is made by [New], and safe for concurrent use.
 type Transport struct {
-	config   Config
+	config Config
+	listeners
 	router   *router
 	limiters limiters
 	retrier  *retryablehttp.Client // nil: one attempt
@@ -49,7 +50,7 @@ func New(c Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{config: c, router: router}
+	t := &Transport{config: c, listeners: listeners{c.Observe, c.Logger}, router: router}
 	t.limiters.config = &t.config
 	if c.Retry.Max >= 0 {
 		t.retrier = newRetrier(&t.config.Retry)
@@ -64,10 +65,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	route, key := t.router.match(req)
 	if route == nil {
-		t.tell(Event{Kind: EventUnrouted})
+		t.tell(req.Context(), Event{Kind: EventUnrouted})
 		return t.base().RoundTrip(req)
 	}
-	c := call{t: t, req: req, policy: &route.policy, key: key}
+	c := call{t: t, req: req, policy: &route.policy, key: key, route: route.label()}
 	if c.attempt(); t.retrier != nil && c.repeats() {
 		c.loop()
 	}
@@ -80,6 +81,7 @@ type call struct {
 	req    *http.Request // the caller's; never written to
 	policy *Policy
 	key    string
+	route  string // see Event
 
 	sent   int  // attempts so far
 	looped bool // by the retry loop
@@ -144,7 +146,7 @@ func (c *call) slot() (*sending, error) {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		d, err := c.t.limiters.get(c.key, c.policy).board(c.req.Context(), c.t.base(), cost)
+		d, err := c.t.limiters.get(c.key, c.route, c.policy).board(c.req.Context(), c.t.base(), cost)
 		if err != errForgotten {
 			return d, err
 		}
@@ -158,6 +160,9 @@ func (c *call) learn(d *sending) {
 		return // not a word of HTTP follows
 	}
 	c.said = c.policy.feedback(c.resp, time.Now())
+	if c.said.limited {
+		d.l.limited(c.req.Context(), c.said)
+	}
 	if !c.said.pauses() {
 		return
 	}
@@ -227,8 +232,6 @@ func (t *Transport) base() http.RoundTripper {
 	}
 	return http.DefaultTransport
 }
-
-func (t *Transport) tell(e Event) { tell(t.config.Observe, t.config.Logger, e) }
 
 // CloseIdleConnections closes the idle connections of the base, if it can.
 // http.Client.CloseIdleConnections calls it.

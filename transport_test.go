@@ -174,7 +174,7 @@ func TestUnroutedPasses(t *testing.T) {
 		tr := transportOf(t, Config{
 			Routes:  map[string]Policy{"api.example/": {Rates: MustRates("1/h")}},
 			Retry:   Retry{Max: max},
-			Observe: func(e Event) { events = append(events, e) },
+			Observe: func(_ context.Context, e Event) { events = append(events, e) },
 			Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				passed = req
 				if req.URL == nil {
@@ -355,7 +355,7 @@ func TestNoSecrets(t *testing.T) {
 		tr := transportOf(t, Config{
 			Redis: dialMini(t, m), Base: u,
 			Logger:  slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			Observe: func(e Event) { fmt.Fprintf(&told, "%+v\n", e) },
+			Observe: func(_ context.Context, e Event) { fmt.Fprintf(&told, "%+v\n", e) },
 			Retry:   Retry{Max: 4},
 			Routes: map[string]Policy{"/": {
 				Rates: MustRates("10/s"), MaxWait: 10 * time.Second, Key: ByHeader("Authorization"),
@@ -597,7 +597,7 @@ func TestDeadConnection(t *testing.T) {
 			}))
 			tr := transportOf(t, Config{
 				Base: s.base(t, nil), Retry: Retry{Max: max}, Routes: map[string]Policy{"/": {Rates: MustRates("1/s")}},
-				Observe: func(e Event) {
+				Observe: func(_ context.Context, e Event) {
 					if e.Kind == EventSlot {
 						slots++
 					}

@@ -63,6 +63,17 @@ type pass struct {
 	waiter *waiter // has the slot still, which is to come; nil: the call may leave
 }
 
+// tier returns where the slot came from.
+func (p *pass) tier() Tier {
+	switch {
+	case p.share:
+		return TierShare
+	case p.held:
+		return TierBucket
+	}
+	return TierWindow
+}
+
 // untilNews is the wait of who cannot know when it may leave.
 const untilNews = -1
 
@@ -76,7 +87,7 @@ func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTri
 	for {
 		p, wait, err := l.stepLocked(w, l.head.early(base))
 		if err != nil {
-			return p, l.refusedLocked(err)
+			return p, l.refusedLocked(ctx, err)
 		}
 		if wait == 0 {
 			return p, nil
@@ -94,7 +105,7 @@ func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTri
 		}
 		l.mu.Lock()
 		if err := ctx.Err(); err != nil {
-			return pass{}, l.refusedLocked(l.quitLocked(w, err))
+			return pass{}, l.refusedLocked(ctx, l.quitLocked(w, err))
 		}
 	}
 }
@@ -184,16 +195,17 @@ func (l *Limiter) leaveLocked(w *waiter, now int64) pass {
 }
 
 // departLocked tells that the caller of p left at left.
-func (l *Limiter) departLocked(p *pass, left int64) {
-	late := l.reportLocked(p, left)
-	l.tellLocked(Event{Kind: EventSlot, Wait: duration(left - p.began), Late: late})
+func (l *Limiter) departLocked(ctx context.Context, p *pass, left int64) {
+	late := l.reportLocked(ctx, p, left)
+	l.stats.Sent++
+	l.tellLocked(ctx, Event{Kind: EventSlot, Tier: p.tier(), Wait: duration(left - p.began), Late: late})
 }
 
 // reportLocked returns how long after its slot the caller of p left. When that
 // takes more than half of the slack (of a leased slot, more than it may be held
 // for), which leaves the rest for the way, those behind must know of the excess,
 // to keep their distance.
-func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
+func (l *Limiter) reportLocked(ctx context.Context, p *pass, left int64) time.Duration {
 	if p.share {
 		return 0
 	}
@@ -203,6 +215,7 @@ func (l *Limiter) reportLocked(p *pass, left int64) time.Duration {
 	}
 	if late > most && p.made == l.generation() {
 		l.late = append(l.late, lateness{p.slot.slot, left - l.clock.least - most, p.slot.units})
+		l.tellLocked(ctx, Event{Kind: EventLate, Late: duration(late)})
 		l.flyLocked()
 	}
 	l.stats.Late = duration(late)

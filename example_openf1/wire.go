@@ -82,7 +82,7 @@ func (u *uplink) close() {
 
 // observe takes note of an event. It is called from within requests, so it
 // leaves the telling to others.
-func (u *uplink) observe(e pacecar.Event) {
+func (u *uplink) observe(_ context.Context, e pacecar.Event) {
 	switch e.Kind {
 	case pacecar.EventRetry, pacecar.EventPaused, pacecar.EventDegraded, pacecar.EventRestored:
 	default:

@@ -24,7 +24,7 @@ import (
 // newClient is what a program does to join the fleet: one Transport on the
 // Redis that all share, and an ordinary http.Client on top of it. The calls
 // made with that client need to know nothing of limits.
-func newClient(s settings, rdb redis.Scripter, observe func(pacecar.Event)) (*http.Client, *pacecar.Transport, error) {
+func newClient(s settings, rdb redis.Scripter, observe func(context.Context, pacecar.Event)) (*http.Client, *pacecar.Transport, error) {
 	rates, err := pacecar.ParseRates(s.Rates) // "3/s, 30/m"
 	if err != nil {
 		return nil, nil, err
