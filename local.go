@@ -2,6 +2,7 @@ package pacecar
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -29,6 +30,14 @@ func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
 	return w.book.exchange(now, q), nil
 }
 
+// with moves to other rates at once: this window is not used any more.
+func (w *local) with(bounds []bound) (window, string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.book.rebind(bounds)
+	return w, ""
+}
+
 // A ledger is the state of one key. Its methods take the time; none waits.
 type ledger struct {
 	offset, resume int64
@@ -39,6 +48,7 @@ type ledger struct {
 	seen, until    int64
 	seqs           map[string]int64 // of the last query of each process that gave back
 	spares         []span           // slots given back, by time
+	turn           int64            // see reserveSpare
 	logs           []slotLog
 
 	// Of the exchange under way:
@@ -60,6 +70,26 @@ func newLedger(bounds []bound) ledger {
 		l.logs[i].bound = b
 	}
 	return l
+}
+
+// rebind puts other rates in force. Logs of the same name go on; new ones take
+// over the bookings of the longest.
+func (l *ledger) rebind(bounds []bound) {
+	var old []bound
+	for _, g := range l.logs {
+		old = append(old, g.bound)
+	}
+	from := longestOf(old).name
+	logs := make([]slotLog, len(bounds))
+	for i, b := range bounds {
+		for _, name := range []string{from, b.name} { // the latter if there is one
+			if j := slices.IndexFunc(l.logs, func(g slotLog) bool { return g.name == name }); j >= 0 {
+				logs[i] = l.logs[j]
+			}
+		}
+		logs[i].bound, logs[i].entries = b, slices.Clone(logs[i].entries)
+	}
+	l.logs = logs
 }
 
 func (l *ledger) exchange(now int64, q *query) *answer {
@@ -98,6 +128,13 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 	if q.pause > 0 {
 		l.pause(q.pause, q.paused)
 	}
+	if q.resume || q.reset {
+		l.endPause()
+	}
+	if q.reset {
+		l.change()
+		l.wipe()
+	}
 	if len(q.asks) > 0 {
 		l.reserve(q.heard, q.asks)
 	}
@@ -108,7 +145,7 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 func (l *ledger) tick() { l.key = max(l.now, l.resume) - l.offset }
 
 func (l *ledger) wipe() {
-	l.spares = nil
+	l.spares, l.turn = nil, 0
 	for i := range l.logs {
 		l.logs[i] = slotLog{bound: l.logs[i].bound}
 	}
@@ -187,18 +224,26 @@ func (l *ledger) pause(wait, heard int64) {
 	l.resume = l.now + wait
 }
 
+// endPause has the clock go on.
+func (l *ledger) endPause() {
+	if l.resume > l.now {
+		l.change()
+		l.offset, l.resume = l.offset-(l.resume-l.now), l.now
+	}
+}
+
 // earliest says when the next cost slots may leave, and how many such bookings
-// may leave together then.
-func (l *ledger) earliest(cost, delay int64) (slot, together int64) {
+// may leave together then, with keep more left free.
+func (l *ledger) earliest(cost, delay, keep int64) (slot, together int64) {
 	slot, together = l.key+delay, 1<<62
 	for i := range l.logs {
 		g := &l.logs[i]
-		upto := int64(0)
-		if first := g.n + cost - g.limit; first > 0 {
+		limit, upto := g.limit-keep, int64(0)
+		if first := g.n + cost - limit; first > 0 {
 			e := g.entries[sort.Search(len(g.entries), func(i int) bool { return g.entries[i].upto >= first })]
 			slot, upto = max(slot, e.at+g.window), e.upto
 		}
-		together = min(together, (upto+g.limit-g.n)/cost)
+		together = min(together, (upto+limit-g.n)/cost)
 	}
 	return slot, together
 }
@@ -212,7 +257,46 @@ func (l *ledger) reserve(heard int64, asks []ask) {
 	}
 	l.change()
 	for _, a := range asks {
-		l.grant(a)
+		if a.keep > 0 {
+			l.grantSpare(a)
+		} else {
+			l.grant(a)
+		}
+	}
+}
+
+// grantSpare books what leaves the reserve free. Such slots are never booked
+// ahead, where others would be behind them: who gets none is told when to ask
+// again, one after the other at the pace of what is left to them. A turn that
+// comes a little too soon is soon another.
+func (l *ledger) grantSpare(a ask) {
+	pace := 0.0
+	for _, g := range l.logs {
+		pace = max(pace, float64(a.cost*g.window)/float64(g.limit-a.keep))
+	}
+	pace = math.Floor(pace * 65 / 64) // so that what comes a little late does not make the next too soon
+	for a.count > 0 {
+		slot, some := l.earliest(a.cost, a.delay, a.keep)
+		line := a.turn == 0 || slot > l.key+a.delay+2*int64(pace)
+		if line {
+			slot = max(slot, l.turn)
+		}
+		if slot <= l.key+a.delay {
+			some = min(some, a.count)
+			for i := range l.logs {
+				l.logs[i].append(slot, some*a.cost)
+			}
+			l.serial += some * a.cost
+			l.out.add(run{count: some, slot: slot})
+			a.count -= some
+			continue
+		}
+		wait := slot + l.offset - l.now
+		if line && (a.longest < 0 || wait <= a.longest) {
+			l.turn = slot + int64(pace)
+		}
+		l.out.add(run{count: 1, wait: wait})
+		a.count--
 	}
 }
 
@@ -220,7 +304,7 @@ func (l *ledger) grant(a ask) {
 	for a.count > 0 {
 		slot, some := l.take(a)
 		if some == 0 {
-			slot, some = l.earliest(a.cost, a.delay)
+			slot, some = l.earliest(a.cost, a.delay, 0)
 			some = min(some, a.count)
 			if wait := slot + l.offset - l.now; a.longest >= 0 && wait > a.longest {
 				l.out.add(run{count: a.count, wait: wait})

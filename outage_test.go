@@ -34,6 +34,13 @@ func newStandIn(p *Policy, rtt time.Duration) *standIn {
 	return &standIn{rtt: rtt, bounds: p.bounds(), book: newLedger(p.bounds())}
 }
 
+func (r *standIn) with(bounds []bound) (window, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.book.rebind(bounds)
+	return r, ""
+}
+
 var errRefused = errors.New("connection refused")
 
 // exchange is deaf to its context, as go-redis may be.

@@ -1,12 +1,14 @@
 package pacecar
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,12 +40,20 @@ import (
 type window interface {
 	// exchange does what q says, atomically. It does not keep q.
 	exchange(ctx context.Context, q *query) (*answer, error)
+
+	// with returns the window of the same key under other rates. What it needs
+	// to be told with the next exchange is adopt.
+	with(bounds []bound) (w window, adopt string)
 }
 
 // A query is what a process has to say and ask of a key in one exchange, in
 // the order of the fields. Its zero value only looks at the clock.
 type query struct {
+	known      int64      // the stored policy known; when a newer one is stored, nothing is done
 	write      bool       // fail if the state cannot be written now
+	here       bool       // process is alive
+	policy     string     // what was stored as known, to be stored again if it was lost
+	adopt      string     // a rate no longer in force, whose bookings the logs without any take over
 	restore    *past      // state that Redis lost
 	process    string     // with seq, names a query that drops or gives back: a client
 	seq        int64      // may send it again when its reply was lost, and it counts once
@@ -54,6 +64,8 @@ type query struct {
 	late       []lateness // departures after their slots, the earliest first
 	pause      int64      // how long to stop the clock; 0: not
 	paused     int64      // the resume known when the request whose answer asks for the pause was sent
+	resume     bool       // end a pause
+	reset      bool       // forget all bookings, and end a pause
 	heard      int64      // the serial that the state has at least, unless it was lost
 	asks       []ask      // slots wanted, in order
 }
@@ -83,13 +95,15 @@ type ask struct {
 	count, cost int64
 	longest     int64 // the longest wait, from the exchange's now; negative: unbounded
 	delay       int64 // the shortest, if the slot is to come after the answer
+	keep        int64 // if not 0: at once or not at all, and so many slots stay free of each rate
+	turn        int64 // with keep: the turn had from asking before, else 0
 }
 
 // A run is what became of the next count asks.
 type run struct {
 	count int64
 	slot  int64 // when they may leave; 0 if they were refused
-	wait  int64 // what the refused would have waited
+	wait  int64 // what the refused would have waited; with keep, until the turn to ask again
 }
 
 // An answer is the state of the key at the end of an exchange, and the runs.
@@ -97,12 +111,15 @@ type answer struct {
 	now        int64 // the window's own clock
 	offset     int64 // the key's clock reads max(now, resume) - offset
 	resume     int64
-	serial     int64 // slots booked ever
-	tail       int64 // no slot is booked later
-	generation int64 // names the state; another one means that it was lost and made anew
-	origin     int64 // from which state it was restored; 0: it was not
-	restored   int64 // up to which serial of that
-	lost       bool  // nothing was booked: the state is older than query.heard
+	serial     int64  // slots booked ever
+	tail       int64  // no slot is booked later
+	generation int64  // names the state; another one means that it was lost and made anew
+	origin     int64  // from which state it was restored; 0: it was not
+	restored   int64  // up to which serial of that
+	lost       bool   // nothing was booked: the state is older than query.heard
+	policy     int64  // when rates were stored for the whole fleet; 0: never
+	stale      bool   // policy is newer than known, and nothing was done...
+	rates      string // ...these are its rates; empty: each process's own
 	free       []int64
 	runs       []run
 }
@@ -116,6 +133,11 @@ type bound struct {
 	limit  int64
 	window int64 // Per and slack
 	grain  int64 // a slot is logged at a multiple of this; 0: exactly
+}
+
+// longestOf returns the bound of the longest window.
+func longestOf(bounds []bound) bound {
+	return slices.MaxFunc(bounds, func(a, b bound) int { return cmp.Compare(a.window, b.window) })
 }
 
 // perGrains is how many distinct times a window of a large limit is logged
@@ -162,6 +184,7 @@ var (
 // shared is the window that a fleet shares through Redis.
 type shared struct {
 	rdb    redis.Scripter
+	base   string // of all its keys
 	keys   []string
 	bounds []bound
 }
@@ -169,16 +192,27 @@ type shared struct {
 // newShared names the keys in Redis. The braces are a Redis Cluster hash tag:
 // all keys of one quota are in one slot. The 1 is the layout's version.
 func newShared(rdb redis.Scripter, prefix, key string, bounds []bound) *shared {
-	base := prefix + ":1:{" + redisName(key) + "}:"
-	keys := []string{base + "clock", base + "free"}
+	return newSharedAt(rdb, prefix+":1:{"+redisName(key)+"}:", bounds)
+}
+
+func newSharedAt(rdb redis.Scripter, base string, bounds []bound) *shared {
+	keys := []string{base + "clock", base + "free", base + "fleet"}
 	for _, b := range bounds {
 		keys = append(keys, base+"log:"+b.name)
 	}
-	return &shared{rdb, keys, bounds}
+	return &shared{rdb, base, keys, bounds}
+}
+
+func (w *shared) with(bounds []bound) (window, string) {
+	return newSharedAt(w.rdb, w.base, bounds), longestOf(w.bounds).name
 }
 
 func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
-	words, err := exchangeScript.Run(ctx, w.rdb, w.keys, q.words(w.bounds)...).Int64Slice()
+	keys := w.keys
+	if q.adopt != "" {
+		keys = append(slices.Clip(keys), w.base+"log:"+q.adopt)
+	}
+	words, err := exchangeScript.Run(ctx, w.rdb, keys, q.words(w.bounds)...).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -196,12 +230,25 @@ func (q *query) words(bounds []bound) []any {
 			words = append(words, n)
 		}
 	}
+	add("", q.known, int64(len(bounds)))
 	for i := range bounds {
 		b := &bounds[i]
 		add(b.name, b.limit, b.window, b.grain)
 	}
 	if q.write {
 		add("write")
+	}
+	if q.here {
+		add("here")
+		add(q.process)
+	}
+	if q.policy != "" {
+		add("policy", q.known)
+		add(q.policy)
+	}
+	if q.adopt != "" {
+		add("adopt")
+		add(q.adopt)
 	}
 	if m := q.restore; m != nil {
 		add("restore", m.generation, m.serial, m.offset, m.resume, m.until)
@@ -240,27 +287,47 @@ func (q *query) words(bounds []bound) []any {
 	if q.pause > 0 {
 		add("pause", q.pause, q.paused)
 	}
+	if q.resume {
+		add("resume")
+	}
+	if q.reset {
+		add("reset")
+	}
 	if len(q.asks) > 0 {
 		add("reserve", q.heard, int64(len(q.asks)))
 		for _, a := range q.asks {
-			add("", a.count, a.cost, a.longest, a.delay)
+			add("", a.count, a.cost, a.longest, a.delay, a.keep, a.turn)
 		}
 	}
 	return words
 }
 
 // answerWords is the number of words before free and runs.
-const answerWords = 9
+const answerWords = 10
 
 // parseAnswer decodes the script's reply for so many rates.
-func parseAnswer(words []int64, rates int) (*answer, error) {
+func parseAnswer(reply []any, rates int) (*answer, error) {
+	if len(reply) == 2 {
+		policy, isNumber := reply[0].(int64)
+		text, isText := reply[1].(string)
+		if isNumber && isText {
+			return &answer{stale: true, policy: policy, rates: text}, nil
+		}
+	}
+	words := make([]int64, len(reply))
+	numbers := true
+	for i, word := range reply {
+		var number bool
+		words[i], number = word.(int64)
+		numbers = numbers && number
+	}
 	runs := words[min(len(words), answerWords+rates):]
-	if len(words) < answerWords+rates || len(runs)%2 != 0 {
-		return nil, fmt.Errorf("pacecar: a reply of %d words from Redis", len(words))
+	if len(words) < answerWords+rates || len(runs)%2 != 0 || !numbers {
+		return nil, fmt.Errorf("pacecar: a reply of %d words from Redis that this version does not know", len(words))
 	}
 	a := &answer{
 		now: words[0], offset: words[1], resume: words[2], serial: words[3], tail: words[4],
-		generation: words[5], origin: words[6], restored: words[7], lost: words[8] == 1,
+		generation: words[5], origin: words[6], restored: words[7], lost: words[8] == 1, policy: words[9],
 		free: words[answerWords : answerWords+rates],
 	}
 	for ; len(runs) > 0; runs = runs[2:] {

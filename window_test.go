@@ -47,9 +47,13 @@ func (s *schedule) query(bounds []bound) *query {
 	}
 	s.seq++
 	q := &query{generation: s.generation, process: "p", seq: s.seq - s.r.Int64N(20)/19} // seldom twice
-	switch s.r.IntN(12) {
+	switch s.r.IntN(14) {
 	case 0:
 		return q // a look
+	case 7:
+		q.resume = true
+	case 8:
+		q.reset = s.r.IntN(4) == 0
 	case 1:
 		for at, n := s.key, s.r.IntN(5); n >= 0; n-- {
 			at -= s.r.Int64N(1+s.unit/4) * s.r.Int64N(3) / 2
@@ -91,6 +95,10 @@ func (s *schedule) query(bounds []bound) *query {
 		a := ask{count: 1 + s.r.Int64N(5), cost: 1 + s.r.Int64N(least), longest: -1, delay: max(0, s.r.Int64N(s.unit)-s.unit/2)}
 		if s.r.IntN(2) == 0 {
 			a.longest = s.r.Int64N(2 * s.unit)
+		}
+		if least > 1 && a.cost < least && s.r.IntN(3) == 0 {
+			a.keep = 1 + s.r.Int64N(least-a.cost)
+			a.turn = s.r.Int64N(2)
 		}
 		q.asks = append(q.asks, a)
 	}
@@ -274,9 +282,18 @@ func (h *history) step() {
 	case 1:
 		back := h.r.Int64N(5_000_000)
 		h.now, h.skew = h.now-back, h.skew+back
+	case 2:
+		q.resume = true
+	}
+	least := h.l.logs[0].limit
+	for _, g := range h.l.logs {
+		least = min(least, g.limit)
 	}
 	for range h.r.IntN(4) {
 		a := ask{count: 1 + h.r.Int64N(3), cost: 1, longest: -1}
+		if least > 1 && h.r.IntN(3) == 0 {
+			a.keep = 1 + h.r.Int64N(least-1)
+		}
 		if h.r.IntN(2) == 0 {
 			a.longest = h.r.Int64N(2_000_000)
 		}

@@ -92,6 +92,50 @@ local function corrections()
     return false
   end
 
+  function ops.here()
+    local process, minute = word(), 60000000
+    for _, gone in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. text(now - minute))) do
+      call('HDEL', clock, 'p:' .. gone)
+    end
+    call('ZREMRANGEBYSCORE', KEYS[3], '-inf', '(' .. text(now - minute))
+    call('ZADD', KEYS[3], now, process)
+    call('PEXPIRE', KEYS[3], minute / 1000)
+  end
+
+  function ops.policy()
+    local policy, rates = number(), word()
+    if policy <= state.policy then return end
+    change()
+    state.policy = policy
+    call('HSET', clock, 'rates', rates)
+    call('PERSIST', clock)
+  end
+
+  function ops.adopt()
+    local from = word()
+    local had = call('HMGET', clock, 'n:' .. from, 'l:' .. from)
+    if state.generation == 0 or not had[1] then return end
+    change()
+    for _, log in ipairs(logs) do
+      if log.n == 0 or log.last + log.window <= key then
+        call('ZUNIONSTORE', log.key, 1, KEYS[4 + #logs])
+        log.n, log.last = tonumber(had[1]), tonumber(had[2])
+      end
+    end
+  end
+
+  function ops.resume()
+    if state.resume <= now then return end
+    change()
+    state.offset, state.resume = state.offset - (state.resume - now), now
+  end
+
+  function ops.reset()
+    ops.resume()
+    change()
+    wipe()
+  end
+
   function ops.restore()
     local origin, serial, offset, resume = number(), number(), number(), number()
     local till, rest, pairs = number(), {}, {}

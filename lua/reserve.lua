@@ -39,17 +39,19 @@ function ops.pause()
   state.resume = now + wait
 end
 
--- earliest says when the next cost slots may leave, and how many such bookings may leave together then.
-local function earliest(cost, delay)
+-- earliest says when the next cost slots may leave, and how many such bookings may leave together then, with
+-- keep more left free.
+local function earliest(cost, delay, keep)
   local slot, together = key + delay, math.huge
   for _, log in ipairs(logs) do
-    local first, at, upto = log.n + cost - log.limit, nil, 0
+    local limit = log.limit - keep
+    local first, at, upto = log.n + cost - limit, nil, 0
     if first > 0 then
       local entry = call('ZRANGEBYSCORE', log.key, first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       at, upto = tonumber(entry[1] or log.last), tonumber(entry[2] or log.n) -- no entry: it was evicted
       slot = max(slot, at + log.window)
     end
-    together = min(together, floor((upto + log.limit - log.n) / cost))
+    together = min(together, floor((upto + limit - log.n) / cost))
   end
   return slot, together
 end
@@ -67,7 +69,7 @@ local function book(count, cost, longest, delay)
   while count > 0 do
     local slot, some = take(count, cost, longest, delay)
     if not slot then
-      slot, some = earliest(cost, delay)
+      slot, some = earliest(cost, delay, 0)
       some = min(some, count)
       local wait = slot + state.offset - now
       if longest >= 0 and wait > longest then return answer(count, -wait) end
@@ -79,12 +81,40 @@ local function book(count, cost, longest, delay)
   end
 end
 
+-- spare books what leaves the reserve free. Such slots are never booked ahead, where others would be behind them:
+-- who gets none is told when to ask again, one after the other at the pace of what is left to them. A turn that
+-- comes a little too soon is soon another.
+local function spare(count, cost, longest, delay, keep, turn)
+  local pace = 0
+  for _, log in ipairs(logs) do pace = max(pace, cost * log.window / (log.limit - keep)) end
+  pace = floor(pace * 65 / 64) -- so that what comes a little late does not make the next too soon
+  while count > 0 do
+    local slot, some = earliest(cost, delay, keep)
+    local line = turn == 0 or slot > key + delay + 2 * pace
+    if line then slot = max(slot, state.turn) end
+    if slot <= key + delay then
+      some = min(some, count)
+      for _, log in ipairs(logs) do append(log, slot, some * cost) end
+      state.serial = state.serial + some * cost
+      answer(some, slot)
+      count = count - some
+    else
+      local wait = slot + state.offset - now
+      if line and (longest < 0 or wait <= longest) then state.turn = slot + pace end
+      answer(1, -wait)
+      count = count - 1
+    end
+  end
+end
+
 function ops.reserve()
   local heard, groups = number(), number()
   if state.serial < heard then lost = 1 else change() end
   for _ = 1, groups do
-    local count, cost, longest, delay = number(), number(), number(), number()
-    if lost == 0 then book(count, cost, longest, delay) end
+    local count, cost, longest, delay, keep, turn = number(), number(), number(), number(), number(), number()
+    if lost > 0 then -- pass over it
+    elseif keep > 0 then spare(count, cost, longest, delay, keep, turn)
+    else book(count, cost, longest, delay) end
   end
 end
 
@@ -99,7 +129,7 @@ end
 local tail = math.huge
 for _, log in ipairs(logs) do tail = min(tail, log.last) end
 local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.origin, state.restored,
-               lost}
+               lost, state.policy}
 for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 4 + #runs) end
 for _, word in ipairs(runs) do reply[#reply + 1] = word end
 
@@ -108,7 +138,9 @@ if dirty then
   for _, log in ipairs(logs) do latest, window = max(latest, log.last), max(window, log.window) end
   -- Past the last slot, its window, and a second. Never shorter than another process asked for.
   state['until'], state.seen = max(state['until'], latest + state.offset + window + 1000000), now
-  for _, log in ipairs(logs) do state['n:' .. log.name], state['l:' .. log.name] = log.n, log.last end
+  for _, log in ipairs(logs) do
+    state['n:' .. log.name], state['l:' .. log.name], state['m:' .. log.name] = log.n, log.last, log.limit
+  end
   local changed = {}
   for i, field in ipairs(fields) do
     if state[field] ~= stored[i] then
@@ -118,8 +150,8 @@ if dirty then
   end
   if changed[1] then call('HSET', clock, unpack(changed)) end
   local ttl = math.ceil((state['until'] - now) / 1000)
-  for i = 1, #KEYS do
-    if i ~= 2 or state.spares > 0 then call('PEXPIRE', KEYS[i], ttl) end
-  end
+  if state.policy == 0 then call('PEXPIRE', clock, ttl) end
+  if state.spares > 0 then call('PEXPIRE', free, ttl) end
+  for _, log in ipairs(logs) do call('PEXPIRE', log.key, ttl) end
 end
 return reply

@@ -8,15 +8,22 @@
 -- KEYS[1]  clock  hash: offset, resume; serial (slots ever booked, only grows); generation (made when the
 --                 state is made or restored), origin and restored (from which generation and up to which
 --                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
---                 (entries in free); and for each rate n:NAME, l:NAME (number and logged time of the last
---                 slot booked), and p:PROCESS, the last seq of that process
+--                 (entries in free); turn (when who booked nothing for lack of a reserve may ask again, at the
+--                 earliest); and for each rate n:NAME, l:NAME, m:NAME (number and logged time of the last slot
+--                 booked, and the limit), and p:PROCESS, the last seq of that process. And what outlives all
+--                 that: rates, those stored for the whole fleet ("" for none), and policy, TIME when they were
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
--- KEYS[3+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
+-- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
+-- KEYS[4+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
 --                 entry stands for the slots between the score before it and its own. Times are in order.
+--                 After them, with `adopt`, one more of a rate that is no longer in force.
 --
--- ARGV: for each rate NAME, limit, window (period and slack), grain (times are rounded up to it; 0: not),
--- then any of, in this order:
+-- ARGV: the policy known (0: none), the number of rates, for each rate NAME, limit, window (period and slack),
+-- grain (times are rounded up to it; 0: not), then any of, in this order:
 --   write                                           fail if the state cannot be written now
+--   here    process                                 it is alive
+--   policy  policy rates                            stored, if newer
+--   adopt   NAME                                    logs without bookings take over those of the rate NAME
 --   restore generation serial offset resume until rest*rates N (at number)*N
 --                                                   what is known of a state that was lost: of each rate, `rest`
 --                                                   more may have been used until `until`; serial must be newer
@@ -26,12 +33,18 @@
 --                                                   together, it counts once for each seq of a process
 --   late    generation N (slot left units)*N        units of slot left at TIME left, the earliest first
 --   pause   for heard                               heard: the resume known when the request was sent
---   reserve heard N (count cost longest delay)*N    heard: the serial known; longest and delay: of the wait,
---                                                   at most (-1: any) and at least
+--   resume                                          end a pause
+--   reset                                           forget all bookings, and end a pause
+--   reserve heard N (count cost longest delay keep turn)*N
+--                                                   heard: the serial known; longest and delay: of the wait, at
+--                                                   most (-1: any) and at least. With keep: at once or not at
+--                                                   all, and so that as many slots stay free of each rate; turn
+--                                                   is the one had from asking before, else 0
 --
--- Reply: integers. now, offset, resume, serial, tail (no slot is booked later), generation, origin,
--- restored, lost (1: the state is older than `heard`, nothing was booked), free now of each rate, then for
--- each run of waiters: count, and their slot, or minus the wait that a refused one would have needed.
+-- Reply: if a newer policy is stored, nothing was done: policy, rates. Else integers: now, offset, resume, serial, tail (no slot is booked later), generation, origin,
+-- restored, lost (1: the state is older than `heard`, nothing was booked), policy, free now of each rate, then
+-- for each run of waiters: count, and their slot, or minus the wait that a refused one would have needed; with
+-- keep, minus the wait until its turn.
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock, free = KEYS[1], KEYS[2]
@@ -44,13 +57,13 @@ local function number() return tonumber(word()) end
 
 -- State ---------------------------------------------------------------------------------------------
 
-local fields = {'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares'}
-local logs = {}
-for i = 3, #KEYS do
-  local log = {key = KEYS[i], name = word(), limit = number(), window = number(), grain = number()}
-  logs[#logs + 1] = log
-  fields[#fields + 1] = 'n:' .. log.name
-  fields[#fields + 1] = 'l:' .. log.name
+local fields = {'policy', 'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares',
+                'turn'}
+local known, logs = number(), {}
+for i = 1, number() do
+  local log = {key = KEYS[3 + i], name = word(), limit = number(), window = number(), grain = number()}
+  logs[i] = log
+  for _, kind in ipairs({'n:', 'l:', 'm:'}) do fields[#fields + 1] = kind .. log.name end
 end
 
 local time = call('TIME')
@@ -59,6 +72,10 @@ local state, stored = {}, call('HMGET', clock, unpack(fields))
 for i, field in ipairs(fields) do
   stored[i] = tonumber(stored[i] or 0)
   state[field] = stored[i]
+end
+if state.policy > known then return {state.policy, call('HGET', clock, 'rates')} end
+if state.policy > 0 and now >= state['until'] then -- but for the policy it would have expired
+  for i = 2, #fields do state[fields[i]] = 0 end
 end
 for _, log in ipairs(logs) do log.n, log.last = state['n:' .. log.name], state['l:' .. log.name] end
 local dirty = false
@@ -72,9 +89,12 @@ end
 local key = max(now, state.resume) - state.offset
 
 local function wipe()
-  call('DEL', free, unpack(KEYS, 3))
-  state.spares = 0
-  for _, log in ipairs(logs) do log.n, log.last = 0, 0 end
+  call('DEL', free)
+  state.spares, state.turn = 0, 0
+  for _, log in ipairs(logs) do
+    call('DEL', log.key)
+    log.n, log.last = 0, 0
+  end
 end
 
 local function change()
