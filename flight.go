@@ -12,6 +12,7 @@ import (
 // under load one round trip serves many.
 type flight struct {
 	query  *query
+	window window    // to which it goes
 	aboard []*waiter // in the order of query.asks
 	owed   []span    // what query.charge is made of
 	pause  pauseAsk  // what query.pause is made of
@@ -50,7 +51,7 @@ func (l *Limiter) launchLocked() {
 		return
 	}
 	for ; f != nil; f = l.boardLocked() { // in memory: at once, and never fails
-		a, _ := l.window.exchange(context.Background(), f.query)
+		a, _ := f.window.exchange(context.Background(), f.query)
 		l.landLocked(f, a)
 	}
 	l.flight = nil
@@ -62,7 +63,7 @@ func (l *Limiter) fly(f *flight) {
 		// The bound is ours: a go-redis client may ignore the context's.
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		bound := time.AfterFunc(l.timeout, func() { l.giveUp(f, errTimeout) })
-		a, err := l.window.exchange(ctx, f.query)
+		a, err := f.window.exchange(ctx, f.query)
 		bound.Stop()
 		cancel()
 		if err != nil {
@@ -79,6 +80,24 @@ func (l *Limiter) fly(f *flight) {
 		f = l.boardLocked()
 		l.flight = f
 		l.unlock()
+	}
+}
+
+// unsendLocked takes back what f was to say, and did not.
+func (l *Limiter) unsendLocked(f *flight) {
+	q := f.query
+	l.outage.sent = append(f.owed, l.outage.sent...)
+	l.outage.dropped = append(q.drop, l.outage.dropped...)
+	l.back = append(q.back, l.back...)
+	l.late = append(q.late, l.late...)
+	if f.pause.until > l.pause.until {
+		l.pause = f.pause
+	}
+	if q.restore != nil {
+		l.memory.pending = q.restore
+	}
+	if l.adopt == "" {
+		l.adopt = q.adopt
 	}
 }
 
@@ -136,7 +155,7 @@ func eachGrant(runs []run) func(yield func(int, int64) bool) {
 // boardLocked makes a query of all there is to say and ask; nil if nothing.
 func (l *Limiter) boardLocked() *flight {
 	now := l.now()
-	f := &flight{query: &query{generation: l.generation()}, sent: now}
+	f := &flight{query: &query{generation: l.generation(), known: l.stored.version}, window: l.window, sent: now}
 	q := f.query
 	q.restore = l.memory.take()
 	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
@@ -148,6 +167,13 @@ func (l *Limiter) boardLocked() *flight {
 	l.oweLocked(f, now)
 	l.exchanges++
 	q.process, q.seq = l.process, l.exchanges
+	if l.remote && now >= l.here {
+		q.here, l.here = true, now+hereEvery.Microseconds()
+	}
+	if l.heard != nil && l.heard.policy < l.stored.version {
+		q.policy = l.stored.text
+	}
+	q.adopt, l.adopt = l.adopt, ""
 	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
 	q.back, l.back = mergeBack(l.back), nil
 	if len(q.back) > maxAboard { // the rest with the next
@@ -159,7 +185,7 @@ func (l *Limiter) boardLocked() *flight {
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	reason := l.look || q.restore != nil || q.pause > 0 || len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
+	reason := l.look || q.restore != nil || q.adopt+q.policy != "" || q.pause > 0 || len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
 	if reason || now >= l.lease.due {
 		l.boardQueueLocked(f, now)
 	}
@@ -185,8 +211,9 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 		if w.state != queued || l.crowdedLocked(now) && l.parkLocked(w, now, l.outage.settle-now) {
 			continue
 		}
-		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now), delay: w.delay}
-		if k := len(asks); k > 0 && asks[k-1].cost == a.cost && asks[k-1].longest == a.longest && asks[k-1].delay == a.delay {
+		w.longest = l.longestLocked(w, now)
+		a := ask{count: 1, cost: w.units, longest: w.longest, delay: w.delay, keep: w.keep, turn: w.turn}
+		if k := len(asks); k > 0 && asks[k-1].alike(a) {
 			asks[k-1].count++
 		} else {
 			asks = append(asks, a)
@@ -195,6 +222,12 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 	}
 	l.queue = slices.Delete(l.queue, 0, taken)
 	f.query.asks = asks
+}
+
+// alike reports whether b differs from a in nothing but the count.
+func (a ask) alike(b ask) bool {
+	b.count = a.count
+	return a == b
 }
 
 // mergeBack puts slots to give back in order, the latest first, and joins those
@@ -217,6 +250,13 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	now := l.now()
 	l.stats.RoundTrips++
 	l.rtt += (now - f.sent - l.rtt) / 8
+	if a.stale {
+		l.storedLocked(f, a)
+		return
+	}
+	if f.window != l.window {
+		l.fitLocked(a)
+	}
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
 		l.restoreLocked(now)
 		l.queue = append(f.aboard, l.queue...)
@@ -252,6 +292,8 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 			l.giveBackLocked(s, a.generation)
 		}
 	case r.slot == 0 && l.parkLocked(w, l.now(), r.wait):
+	case r.slot == 0 && w.keep > 0 && (w.longest < 0 || r.wait <= w.longest):
+		w.turnLocked(l.now() + r.wait)
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:

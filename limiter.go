@@ -21,15 +21,18 @@ import (
 // slots in the order in which they ask, over the whole fleet.
 type Limiter struct {
 	key     string
-	route   string // see Event
-	policy  Policy
-	window  window
+	route   string        // see Event
+	process string        // tells this limiter from those of other processes
 	remote  bool          // exchanges with the window take time, and can fail
 	timeout time.Duration // of an exchange
 	listeners
 	start time.Time // where this process's time begins
 
-	process  string // tells this limiter from those of other processes
+	mu       sync.Mutex // guards the rest; never held across an exchange with Redis, or a wait
+	policy   Policy     // its Rates are those in force
+	own      Rates      // those of this process
+	stored   stored     // those of the fleet
+	window   window
 	bounds   []bound
 	least    int64 // the smallest limit: no cost can be above it
 	shortest int64 // the shortest period
@@ -37,7 +40,6 @@ type Limiter struct {
 	slack    int64 // the smallest slack
 	fresh    int64 // how old news may be when a request leaves: see lookAfter
 
-	mu        sync.Mutex // guards the rest; never held across an exchange with Redis, or a wait
 	clock     keyClock
 	heard     *answer              // the last answer; nil before the first
 	queue     []*waiter            // who has no slot yet, in order
@@ -46,6 +48,8 @@ type Limiter struct {
 	look      bool                 // somebody became a looker since the last exchange began
 	flight    *flight              // the exchange under way; nil: none
 	exchanges int64                // begun so far
+	adopt     string               // to tell the new window: see query
+	here      int64                // when to say again that this process is alive
 	rtt       int64                // what an exchange takes, smoothed
 	back      []span               // to give back
 	late      []lateness           // to report
@@ -89,17 +93,10 @@ func newLimiter(c *Config, key, route string, policy *Policy) *Limiter {
 		key: key, route: route, policy: *policy, remote: c.Redis != nil, timeout: c.redisTimeout(),
 		listeners: listeners{c.Observe, c.Logger},
 		start:     time.Now().Add(-time.Hour), // so that no time is zero
-		bounds:    policy.bounds(), least: noLimit, shortest: noLimit, slack: noLimit,
-		slotted: map[*waiter]struct{}{},
+		own:       policy.Rates,
+		slotted:   map[*waiter]struct{}{},
 	}
-	for i, r := range policy.Rates {
-		l.least = min(l.least, int64(r.Limit))
-		l.shortest = min(l.shortest, r.Per.Microseconds())
-		l.longest = max(l.longest, l.bounds[i].window)
-		l.slack = min(l.slack, policy.slack(r).Microseconds())
-	}
-	l.fresh = min(lookAfter.Microseconds(), l.shortest/4)
-	l.memory.grain = max(1, l.longest/memoryGrains)
+	l.boundLocked()
 	l.process = strconv.FormatUint(rand.Uint64(), 36)
 	if l.remote {
 		l.window = newShared(c.Redis, c.prefix(), key, l.bounds)
@@ -141,6 +138,9 @@ func (l *Limiter) Stats() Stats {
 	defer l.mu.Unlock()
 	s := l.stats
 	s.Route, s.Rates = l.route, slices.Clone(l.policy.Rates)
+	if v := l.stored.version; v > 0 {
+		s.RatesStored = time.UnixMicro(v)
+	}
 	s.Away, s.HeadStart = l.outage.away, duration(l.head.known())
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
@@ -175,19 +175,20 @@ func (l *Limiter) enter(ctx context.Context, cost int, base http.RoundTripper) (
 	if l.forgotten {
 		return pass{}, errForgotten
 	}
-	now, units := l.now(), int64(max(1, cost))
-	if p, ok := l.hitLocked(now, units); ok {
-		p.began = now
-		return p, nil
+	now, units, keep := l.now(), int64(max(1, cost)), l.keepLocked(ctx)
+	if keep == 0 {
+		if p, ok := l.hitLocked(now, units); ok {
+			p.began = now
+			return p, nil
+		}
 	}
-	return l.enterLocked(ctx, &waiter{units: units, began: now, wake: make(chan struct{}, 1)}, base)
+	return l.enterLocked(ctx, newWaiter(units, keep, now), base)
 }
 
 // enterLocked is enter for who has no slot.
 func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
-	if w.units > l.least {
-		err := fmt.Errorf("%w: %d slots, of %d", ErrCostTooHigh, w.units, l.least)
-		return pass{}, l.refusedLocked(ctx, l.refusal(err, 0))
+	if err := l.tooHighLocked(w); err != nil {
+		return pass{}, l.refusedLocked(ctx, err)
 	}
 	w.limit = noLimit
 	if l.policy.MaxWait > 0 {
@@ -200,6 +201,15 @@ func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTri
 	}
 	l.joinLocked(w)
 	return l.awaitLocked(ctx, w, base)
+}
+
+// tooHighLocked refuses a w that costs more than there ever is.
+func (l *Limiter) tooHighLocked(w *waiter) error {
+	most := l.least - w.keep
+	if w.units <= most {
+		return nil
+	}
+	return l.refusal(fmt.Errorf("%w: %d slots, of %d", ErrCostTooHigh, w.units, most), 0)
 }
 
 // refusedLocked counts and tells a refusal, and returns it.

@@ -13,7 +13,7 @@ type limiters struct {
 	config *Config
 	byKey  sync.Map // string to *Limiter
 
-	mu    sync.Mutex // guards what follows, and writes to byKey
+	mu    sync.Mutex // guards what follows, and writes to byKey and to routes' policies
 	count int
 	sweep int // the count at which to look next
 }
@@ -25,7 +25,7 @@ var errForgotten = errors.New("pacecar: forgotten")
 const minSweep = 64
 
 // get returns the limiter of a key.
-func (ls *limiters) get(key, route string, policy *Policy) *Limiter {
+func (ls *limiters) get(key string, r *route) *Limiter {
 	if l, ok := ls.byKey.Load(key); ok {
 		return l.(*Limiter)
 	}
@@ -38,7 +38,7 @@ func (ls *limiters) get(key, route string, policy *Policy) *Limiter {
 		ls.forget()
 		ls.sweep = 2 * ls.count
 	}
-	l := newLimiter(ls.config, key, route, policy)
+	l := newLimiter(ls.config, key, r.label(), r.policy.Load())
 	ls.byKey.Store(key, l)
 	ls.count++
 	return l

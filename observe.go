@@ -21,10 +21,11 @@ const (
 	EventLate                          // a request left so late that those behind it are moved, to keep their distance; Late is as in EventSlot
 	EventDegraded                      // Redis stopped answering; Err says how, Outage what is done meanwhile
 	EventRestored                      // Redis answers again; Wait is how long it was away
+	EventRates                         // other Rates are in force; Reason is "set" (by SetPolicy), "stored" (in Redis, for the fleet) or "not understood" (Err says why)
 	EventLost                          // Redis lost the key's state, and this process has told it what it remembers, or another has
 )
 
-var eventNames = [...]string{"", "slot", "refused", "unrouted", "limited", "paused", "retry", "late", "degraded", "restored", "lost"}
+var eventNames = [...]string{"", "slot", "refused", "unrouted", "limited", "paused", "retry", "late", "degraded", "restored", "rates", "lost"}
 
 // String returns the kind's name.
 func (k EventKind) String() string {
@@ -75,6 +76,7 @@ type Event struct {
 	Reason  string // one of few: a status, and which header field or dialect was obeyed
 	Attempt int    // counts from 1
 	Outage  Outage
+	Rates   Rates
 	Err     error
 }
 
@@ -83,6 +85,7 @@ type Event struct {
 type Stats struct {
 	Route       string        // as in [Event]
 	Rates       Rates         `json:",omitempty"` // in force
+	RatesStored time.Time     // when they were stored for the whole fleet; zero: they are this process's own, and were never stored
 	Sent        uint64        // requests that left
 	LocalHits   uint64        // those of them on a slot already held, without a call to Redis
 	RoundTrips  uint64        // calls to Redis
@@ -110,6 +113,7 @@ var logLevels = [...]slog.Level{
 	EventLate:     slog.LevelDebug,
 	EventDegraded: slog.LevelWarn,
 	EventRestored: slog.LevelInfo,
+	EventRates:    slog.LevelInfo,
 	EventLost:     slog.LevelWarn,
 }
 
@@ -160,6 +164,9 @@ func (e *Event) attrs() []slog.Attr {
 	}
 	if e.Kind == EventDegraded || e.Kind == EventRestored {
 		attrs = append(attrs, slog.String("outage", e.Outage.String()))
+	}
+	if e.Rates != nil {
+		attrs = append(attrs, slog.String("rates", e.Rates.String()))
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", e.Err.Error()))

@@ -83,14 +83,8 @@ func (l *Limiter) settleFor() int64 {
 // failedLocked takes in that an exchange failed.
 func (l *Limiter) failedLocked(f *flight, err error) {
 	o, now := &l.outage, l.now()
-	o.sent = append(f.owed, o.sent...)
-	l.late = append(f.query.late, l.late...) // told twice, it counts once
-	if f.pause.until > l.pause.until {
-		l.pause = f.pause
-	}
-	if f.query.restore != nil {
-		l.memory.pending = f.query.restore
-	}
+	f.query.back, f.query.drop = nil, nil // it may have got there
+	l.unsendLocked(f)                     // told twice, the rest counts once
 	waiting := append(f.aboard, l.queue...)
 	l.queue = nil
 	o.cause = err
@@ -190,9 +184,12 @@ func (l *Limiter) degradedLocked(w *waiter) bool {
 		l.watchLocked(now)
 		l.stats.Degraded++
 	}
-	if l.policy.Outage == FailClosed {
+	switch {
+	case l.policy.Outage == FailClosed:
 		l.unavailableLocked(w)
-	} else {
+	case w.keep > 0:
+		l.standLocked(w, now)
+	default:
 		l.shareLocked(w, now)
 	}
 	return true

@@ -78,6 +78,11 @@ type Policy struct {
 	// round trip for each request or batch of waiting ones.
 	Lease int
 
+	// Reserve is how many slots of each rate background work leaves free, so that
+	// no other request ever waits behind it: see [Background]. Zero: none; it
+	// must be below every limit.
+	Reserve int
+
 	// Outage is what happens when Redis does not answer.
 	Outage Outage
 
@@ -210,6 +215,9 @@ func (p *Policy) validate() error {
 		}
 	}
 	for _, r := range p.Rates {
+		if p.Reserve >= r.Limit {
+			return fmt.Errorf("Reserve: %d must be below the limit of every rate, as of %v", p.Reserve, r)
+		}
 		if p.Slack >= r.Per {
 			return fmt.Errorf("Slack: %v must be shorter than the period of every rate, as of %v", p.Slack, r)
 		}
@@ -219,6 +227,8 @@ func (p *Policy) validate() error {
 		return errors.New("Name: must be up to 200 printable bytes without #")
 	case p.Outage != FailClosed && p.Outage != FailOpen:
 		return fmt.Errorf("Outage: unknown value %d", int(p.Outage))
+	case p.Reserve < 0:
+		return fmt.Errorf("Reserve: must not be negative: %d", p.Reserve)
 	case p.Replicas < 0:
 		return fmt.Errorf("Replicas: must not be negative: %d", p.Replicas)
 	case p.Outage == FailOpen && p.Replicas == 0:

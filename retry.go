@@ -135,7 +135,7 @@ func (c *call) clear() time.Duration {
 	if reason == "" && c.resp != nil {
 		reason = strconv.Itoa(c.resp.StatusCode)
 	}
-	c.t.tell(c.req.Context(), Event{Kind: EventRetry, Key: c.key, Route: c.route, Attempt: c.sent, Wait: c.wait, Reason: reason, Err: bare(c.err)})
+	c.t.tell(c.req.Context(), Event{Kind: EventRetry, Key: c.key, Route: c.route.label(), Attempt: c.sent, Wait: c.wait, Reason: reason, Err: bare(c.err)})
 	if c.resp != nil && c.resp.Body != nil && c.resp.Body != http.NoBody && !readWhole(c.resp) {
 		closeResponse(c.resp)
 		c.resp = nil

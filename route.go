@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 )
@@ -30,8 +31,8 @@ type router struct {
 
 // A route is one entry of Config.Routes.
 type route struct {
-	pattern string // as in Config.Routes
-	policy  Policy
+	pattern string                 // as in Config.Routes
+	policy  atomic.Pointer[Policy] // see SetPolicy; Name stays
 
 	// The parts of the pattern: method is empty or ends with a blank, host is
 	// canonical and may hold a port.
@@ -54,8 +55,8 @@ func (r *route) muxPattern() string { return r.method + r.muxHost + r.path }
 // one quota each. A route with a host has one, whatever the port of the request.
 func (r *route) key(host string) string {
 	switch {
-	case r.policy.Name != "":
-		return r.policy.Name
+	case r.policy.Load().Name != "":
+		return r.policy.Load().Name
 	case r.host != "":
 		return r.name
 	}
@@ -63,19 +64,19 @@ func (r *route) key(host string) string {
 }
 
 // label names the route in events and metrics.
-func (r *route) label() string { return cmp.Or(r.policy.Name, r.pattern) }
+func (r *route) label() string { return cmp.Or(r.policy.Load().Name, r.pattern) }
 
 // shares returns an error if r and other have one quota and not one policy: the
 // first to be used would decide for both.
 func (r *route) shares(other *route) error {
-	if r.key("") != other.key("") || r.policy.Name == "" && other.policy.Name == "" {
+	if r.key("") != other.key("") || r.policy.Load().Name == "" && other.policy.Load().Name == "" {
 		return nil
 	}
 	plain := func(p Policy) Policy {
 		p.Name, p.Key, p.Cost, p.Feedback = "", nil, nil, nil
 		return p
 	}
-	if reflect.DeepEqual(plain(r.policy), plain(other.policy)) {
+	if reflect.DeepEqual(plain(*r.policy.Load()), plain(*other.policy.Load())) {
 		return nil
 	}
 	return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
@@ -123,8 +124,8 @@ func (rt *router) add(pattern string, policy Policy) error {
 	if err = policy.validate(); err != nil {
 		return err
 	}
-	r.policy = policy
-	r.policy.Rates = slices.Clone(policy.Rates)
+	policy.Rates = slices.Clone(policy.Rates)
+	r.policy.Store(&policy)
 
 	if other := rt.routes[r.muxPattern()]; other != nil {
 		return fmt.Errorf("conflicts with Routes[%q]: both mean %q", other.pattern, r.method+r.host+r.path)
@@ -222,12 +223,22 @@ func (rt *router) match(req *http.Request) (r *route, key string) {
 		return nil, ""
 	}
 	key = r.key(hostPort)
-	if r.policy.Key != nil {
-		if sub := r.policy.Key(req); sub != "" {
+	if split := r.policy.Load().Key; split != nil {
+		if sub := split(req); sub != "" {
 			key += " #" + printable(sub)
 		}
 	}
 	return r, key
+}
+
+// named returns the route of a pattern as it is in Config.Routes, or nil.
+func (rt *router) named(pattern string) *route {
+	for _, r := range rt.routes {
+		if r.pattern == pattern {
+			return r
+		}
+	}
+	return nil
 }
 
 // find asks the mux, in the form of a request that a server would see.

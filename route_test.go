@@ -345,7 +345,7 @@ func TestRouterKeepsItsRates(t *testing.T) {
 	rt := mustRouter(t, map[string]Policy{"/": {Rates: rates}})
 	rates[0].Limit = 1000
 	r, _ := rt.match(&http.Request{URL: &url.URL{Host: "a.example"}})
-	if got := r.policy.Rates.String(); got != "3/s" {
+	if got := r.policy.Load().Rates.String(); got != "3/s" {
 		t.Errorf("rates are now %s", got)
 	}
 }

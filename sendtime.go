@@ -155,8 +155,7 @@ func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
 		p, err = l.awaitLocked(ctx, p.waiter, nil)
 	case !p.share && l.tooLateLocked(p.slot):
 		l.giveBackLocked(p.slot, p.made)
-		w := &waiter{units: p.slot.units, began: p.began, wake: make(chan struct{}, 1)}
-		p, err = l.enterLocked(ctx, w, nil)
+		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), nil)
 	}
 	switch {
 	case err != nil:

@@ -68,7 +68,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.tell(req.Context(), Event{Kind: EventUnrouted})
 		return t.base().RoundTrip(req)
 	}
-	c := call{t: t, req: req, policy: &route.policy, key: key, route: route.label()}
+	c := call{t: t, req: req, route: route, policy: route.policy.Load(), key: key}
 	if c.attempt(); t.retrier != nil && c.repeats() {
 		c.loop()
 	}
@@ -79,9 +79,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 type call struct {
 	t      *Transport
 	req    *http.Request // the caller's; never written to
-	policy *Policy
+	route  *route
+	policy *Policy // of the route, when the call began
 	key    string
-	route  string // see Event
 
 	sent   int  // attempts so far
 	looped bool // by the retry loop
@@ -146,7 +146,7 @@ func (c *call) slot() (*sending, error) {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		d, err := c.t.limiters.get(c.key, c.route, c.policy).board(c.req.Context(), c.t.base(), cost)
+		d, err := c.t.limiters.get(c.key, c.route).board(c.req.Context(), c.t.base(), cost)
 		if err != errForgotten {
 			return d, err
 		}

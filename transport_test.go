@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -195,7 +196,7 @@ func TestUnroutedPasses(t *testing.T) {
 		if resp, err := tr.RoundTrip(req); resp != nil || err == nil || passed != req {
 			t.Errorf("without a URL: %v, %v", resp, err)
 		}
-		if len(events) != 4 || events[0] != (Event{Kind: EventUnrouted}) || len(tr.Stats()) != 0 {
+		if len(events) != 4 || !reflect.DeepEqual(events[0], Event{Kind: EventUnrouted}) || len(tr.Stats()) != 0 {
 			t.Errorf("events %v, stats %v", events, tr.Stats())
 		}
 		// As net/http has it: an error.

@@ -79,19 +79,18 @@ func (l *Limiter) heldLocked(now, units int64) (held, bool) {
 // serveLocked gives slots that are held to those who came to the queue while
 // they were on their way.
 func (l *Limiter) serveLocked(now int64) {
-	for len(l.queue) > 0 {
-		w := l.queue[0]
-		if w.state == queued {
-			h, ok := l.heldLocked(now, w.units)
-			if !ok {
-				return
+	some := true
+	l.queue = slices.DeleteFunc(l.queue, func(w *waiter) bool {
+		if w.state == queued && w.keep == 0 && some {
+			var h held
+			if h, some = l.heldLocked(now, w.units); some {
+				w.state, w.slot, w.made, w.serial, w.held = holding, h.slot, h.made, h.serial, true
+				l.slotted[w] = struct{}{}
+				w.nudge()
 			}
-			w.state, w.slot, w.made, w.serial, w.held = holding, h.slot, h.made, h.serial, true
-			l.slotted[w] = struct{}{}
-			w.nudge()
 		}
-		l.queue = slices.Delete(l.queue, 0, 1)
-	}
+		return w.state != queued
+	})
 }
 
 // rateLocked returns this process's recent rate, in requests per microsecond.

@@ -18,20 +18,23 @@ const noLimit = math.MaxInt64
 
 // A waiter is one call of Wait that has to wait. The limiter's mu guards it.
 type waiter struct {
-	units  int64
-	began  int64 // when it came
-	limit  int64 // the latest time at which it may leave
-	delay  int64 // how far away its slot must be at least
-	byCtx  bool  // the limit is the context's
-	state  waiterState
-	slot   span          // in state holding and sharing
-	made   int64         // the generation in which slot was booked
-	serial int64         // of the state then, or more
-	held   bool          // slot was leased: see pass
-	share  span          // in state holding: a slot of the share, which it takes too
-	err    error         // in state refused
-	wake   chan struct{} // has room for one: state or clock have changed
-	looked bool          // is among the lookers
+	units   int64
+	began   int64 // when it came
+	limit   int64 // the latest time at which it may leave
+	delay   int64 // how far away its slot must be at least
+	keep    int64 // how many slots it leaves free: see Background
+	turn    int64 // when it asks again, or did; 0: never yet
+	longest int64 // what it asked for as its longest wait
+	byCtx   bool  // the limit is the context's
+	state   waiterState
+	slot    span          // in state holding and sharing
+	made    int64         // the generation in which slot was booked
+	serial  int64         // of the state then, or more
+	held    bool          // slot was leased: see pass
+	share   span          // in state holding: a slot of the share, which it takes too
+	err     error         // in state refused
+	wake    chan struct{} // has room for one: state or clock have changed
+	looked  bool          // is among the lookers
 }
 
 type waiterState int
@@ -40,9 +43,14 @@ const (
 	queued  waiterState = iota // in the queue, or in an exchange
 	holding                    // has a slot in the window
 	sharing                    // has a slot of this process's share
+	turned                     // asks again at its turn
 	refused                    // err says why
 	gone                       // its context has ended
 )
+
+func newWaiter(units, keep, now int64) *waiter {
+	return &waiter{units: units, keep: keep, began: now, wake: make(chan struct{}, 1)}
+}
 
 // nudge makes the waiter look at its state again.
 func (w *waiter) nudge() {
@@ -117,7 +125,7 @@ func (l *Limiter) joinLocked(w *waiter) {
 	}
 	w.state = queued
 	l.queue = append(l.queue, w)
-	if !l.gatherLocked(w) {
+	if w.keep > 0 || !l.gatherLocked(w) {
 		l.flyLocked()
 	}
 }
@@ -134,6 +142,9 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, untilNews, nil
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
+		case w.state == turned && w.turn <= now:
+			l.joinLocked(w)
+			continue
 		case w.state == holding && l.tooLateLocked(w.slot):
 			// An answer that takes as long again must find the next slot still
 			// to come.
@@ -147,6 +158,8 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 		case at > max(w.limit, now): // the clock was stopped meanwhile
 			l.dropLocked(w)
 			l.refuseLocked(w, at-now)
+		case w.state == turned:
+			return p, at - now, nil
 		case at-early > now:
 			wait = at - early - now
 			if early == 0 && l.staleLocked(w, at) {
@@ -181,8 +194,11 @@ func (l *Limiter) tooLateLocked(s span) bool {
 
 // leavesLocked returns when w leaves, as far as is known.
 func (l *Limiter) leavesLocked(w *waiter) int64 {
-	if w.state == sharing {
+	switch w.state {
+	case sharing:
 		return l.outage.leaves(w.slot.slot)
+	case turned:
+		return w.turn
 	}
 	return l.clock.local(w.slot.slot)
 }
@@ -225,7 +241,10 @@ func (l *Limiter) reportLocked(ctx context.Context, p *pass, left int64) time.Du
 // dropLocked takes w's slot away and gives it back.
 func (l *Limiter) dropLocked(w *waiter) {
 	delete(l.slotted, w)
-	if w.state == sharing {
+	switch w.state {
+	case turned:
+		return // it has none
+	case sharing:
 		l.outage.unshare(l.now(), w.slot)
 		return
 	}

@@ -1,0 +1,161 @@
+package pacecar
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A quota's rates can change while it is in use: in one process, by SetPolicy,
+// or in the whole fleet, by rates that are stored in Redis beside the bookings
+// (see [Admin]). Those win over the processes' own. Redis refuses who does not
+// know of them, so that from one booking to the next all are held to them; a
+// process tells them again if Redis loses them. Their version only grows, so
+// that a fleet that is half deployed cannot go back and forth.
+//
+// What is booked stays booked: at new limits, the slots of a period's log count
+// as before. A period that is new begins with what the log of the longest one
+// still holds.
+
+// stored are the rates that were stored for the whole fleet, as far as this
+// process knows.
+type stored struct {
+	version int64  // Redis's time when they were; 0: never
+	rates   Rates  // nil: each process's own
+	text    string // the same, as stored
+}
+
+// SetPolicy replaces the policy of a route while it is in use, in this process.
+// pattern is as in Config.Routes; Name must stay as it is, and routes that share
+// a Name change together, all but their Key, Cost and Feedback. Requests that
+// have a slot keep it, all others are held to the new policy. Rates that are
+// stored in Redis for the whole fleet win over those of policy. The error of a
+// policy that New would refuse, or an unknown pattern, changes nothing. During an
+// outage, this process's share stays as it was.
+func (t *Transport) SetPolicy(pattern string, policy Policy) error {
+	err := policy.validate()
+	r := t.router.named(pattern)
+	switch {
+	case r == nil:
+		err = fmt.Errorf("no such route")
+	case err == nil && policy.Name != r.policy.Load().Name:
+		err = fmt.Errorf("Name: cannot change from %q", r.policy.Load().Name)
+	}
+	if err != nil {
+		return fmt.Errorf("pacecar: Routes[%q]: %w", pattern, err)
+	}
+	policy.Rates = slices.Clone(policy.Rates)
+	t.limiters.set(t.router, r, policy)
+	return nil
+}
+
+// set puts a policy in force for r and for those that share its quota.
+func (ls *limiters) set(rt *router, r *route, policy Policy) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	label := r.label()
+	for _, other := range rt.routes {
+		if other.label() != label {
+			continue
+		}
+		p := policy
+		if other != r {
+			old := other.policy.Load()
+			p.Key, p.Cost, p.Feedback = old.Key, old.Cost, old.Feedback
+		}
+		other.policy.Store(&p)
+	}
+	for _, l := range ls.all() {
+		if l.route == label {
+			l.setPolicy(policy)
+		}
+	}
+}
+
+// setPolicy puts a policy in force.
+func (l *Limiter) setPolicy(policy Policy) {
+	l.mu.Lock()
+	defer l.unlock()
+	l.own = policy.Rates
+	policy.Rates = l.policy.Rates
+	l.policy = policy
+	l.setRatesLocked("set")
+}
+
+// storedLocked meets rates that were stored and are news: nothing of f was done.
+func (l *Limiter) storedLocked(f *flight, a *answer) {
+	l.unsendLocked(f)
+	l.queue = append(f.aboard, l.queue...)
+	l.look = true
+	l.stored = stored{version: a.policy, text: a.rates}
+	if a.rates != "" {
+		rates, err := ParseRates(a.rates)
+		if err != nil { // of a later version than this
+			l.tellLocked(nil, Event{Kind: EventRates, Reason: "not understood", Err: err})
+			return
+		}
+		l.stored.rates = rates
+	}
+	l.setRatesLocked("stored")
+}
+
+// setRatesLocked puts those rates in force that are to be.
+func (l *Limiter) setRatesLocked(reason string) {
+	rates := l.own
+	if l.stored.rates != nil {
+		rates = l.stored.rates
+	}
+	before, had := l.policy.Rates, l.bounds
+	l.policy.Rates = rates
+	if bounds := l.policy.bounds(); slices.Equal(bounds, had) {
+		return
+	}
+	l.boundLocked()
+	window, adopt := l.window.with(l.bounds)
+	l.window = window
+	if l.adopt == "" {
+		l.adopt = adopt
+	}
+	if l.heard != nil {
+		l.fitLocked(l.heard)
+	}
+	if l.memory.pending != nil {
+		l.restoreLocked(l.now())
+	}
+	for _, w := range l.queue {
+		if err := l.tooHighLocked(w); err != nil && w.state == queued {
+			w.state, w.err = refused, err
+			w.nudge()
+		}
+	}
+	if !slices.Equal(before, rates) {
+		l.tellLocked(nil, Event{Kind: EventRates, Reason: reason, Rates: slices.Clone(rates)})
+	}
+}
+
+// boundLocked sizes the limiter for its rates.
+func (l *Limiter) boundLocked() {
+	l.bounds = l.policy.bounds()
+	l.least, l.shortest, l.longest, l.slack = noLimit, noLimit, 0, noLimit
+	for i, r := range l.policy.Rates {
+		l.least = min(l.least, int64(r.Limit))
+		l.shortest = min(l.shortest, r.Per.Microseconds())
+		l.longest = max(l.longest, l.bounds[i].window)
+		l.slack = min(l.slack, l.policy.slack(r).Microseconds())
+	}
+	l.fresh = min(lookAfter.Microseconds(), l.shortest/4)
+	l.memory.grain = max(1, l.longest/memoryGrains)
+}
+
+// fitLocked makes an answer to a query under other rates one under these: all
+// may be free.
+func (l *Limiter) fitLocked(a *answer) {
+	a.free = a.free[:0:0]
+	for _, b := range l.bounds {
+		a.free = append(a.free, b.limit)
+	}
+}
+
+// hereEvery is how often a process says that it is alive, with an exchange that
+// it makes anyway.
+const hereEvery = 10 * time.Second
