@@ -267,11 +267,16 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		l.look = true
 		return
 	}
-	paused := a.resume > max(l.clock.resume, a.now)
+	paused, freed := a.resume > max(l.clock.resume, a.now), a.resume < l.clock.resume
 	l.learnLocked(f, now, a)
 	if paused {
 		wait := duration(a.resume - a.now)
 		l.tellLocked(nil, Event{Kind: EventPaused, Wait: wait, Until: time.Now().Add(wait), Reason: f.pause.reason})
+	}
+	if freed {
+		for w := range l.slotted {
+			w.nudge()
+		}
 	}
 	l.grantLocked(f, a)
 	l.serveLocked(now)

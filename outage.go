@@ -252,13 +252,18 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 }
 
 // beatLocked has Redis heard of while requests wait for slots of it that are far
-// away, so that no process overlooks an outage in which others send.
+// away, so that no process overlooks an outage in which others send, nor a pause
+// that is ended early.
 func (l *Limiter) beatLocked() {
-	o := &l.outage
-	if l.policy.Outage != FailOpen || len(l.slotted) == 0 {
+	o, after := &l.outage, maxBeat
+	switch {
+	case len(l.slotted) == 0:
+		return
+	case l.policy.Outage == FailOpen:
+		after = min(duration(l.shortest)+lookAfter, maxBeat) // before a share of another process has anything
+	case !l.remote || l.clock.resume+l.clock.diff <= l.now():
 		return
 	}
-	after := min(duration(l.shortest)+lookAfter, maxBeat) // before a share of another process has anything
 	if o.beat == nil {
 		o.beat = time.AfterFunc(after, l.beat)
 	} else {

@@ -1,0 +1,168 @@
+package pacecar
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// backfill has goroutines of background work on l until ctx ends.
+func backfill(ctx context.Context, wg *sync.WaitGroup, l *Limiter, tr *trace, process, goroutines int) {
+	for range goroutines {
+		wg.Go(func() {
+			for l.Wait(Background(ctx)) == nil {
+				tr.add(process, 1)
+			}
+		})
+	}
+}
+
+// TestReserve: with a backfill of two processes under way all the time, requests
+// that come now and then, never more than the reserve in a window, do not wait;
+// and no window holds more than its limit.
+func TestReserve(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		p := Policy{Rates: MustRates("20/s"), Reserve: 5}
+		tr := newTrace()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		limiters := []*Limiter{mustLimiter(t, connect(), "k", p)}
+		if limiters[0].remote {
+			limiters = append(limiters, mustLimiter(t, connect(), "k", p))
+		}
+		for i, l := range limiters {
+			backfill(ctx, &wg, l, tr, i, 8)
+		}
+		time.Sleep(3 * time.Second)
+		for i := range 100 {
+			began := time.Now()
+			if err := limiters[i%len(limiters)].Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+			tr.add(0, 1)
+			if waited := time.Since(began); waited > 0 {
+				t.Errorf("request %d waited %v", i, waited)
+			}
+			time.Sleep(210 * time.Millisecond)
+		}
+		took := time.Since(tr.start)
+		cancel()
+		wg.Wait()
+		tr.check(t, p.Rates)
+		background := len(tr.left) - 100
+		trips := uint64(0)
+		for _, l := range limiters {
+			trips += l.Stats().RoundTrips
+		}
+		t.Logf("%d of background work in %v, %.2f round trips each", background, took, float64(trips)/float64(len(tr.left)))
+		// What the others use comes off the 15 that are left to the backfill.
+		if least := int(0.9 * took.Seconds() * (15 - 100/took.Seconds())); background < least {
+			t.Errorf("%d of background work in %v, want %d", background, took, least)
+		}
+		// A turn comes at the pace of who is alone: what others take in between
+		// costs another.
+		if limiters[0].remote && float64(trips) > 5*float64(len(tr.left)) {
+			t.Errorf("%d round trips for %d requests", trips, len(tr.left))
+		}
+	})
+}
+
+// TestReserveAlone: a backfill with nobody else has what the reserve leaves, and
+// is not slowed down by the reserve of a second rate.
+func TestReserveAlone(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		p := Policy{Rates: MustRates("10/s, 60/10s"), Reserve: 4}
+		tr := newTrace()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		backfill(ctx, &wg, mustLimiter(t, connect(), "k", p), tr, 0, 16)
+		wg.Wait()
+		tr.check(t, MustRates("6/s, 56/10s"))
+		if n := len(tr.left); n < 56*6*9/10 {
+			t.Errorf("%d in a minute, want nearly %d", n, 56*6)
+		}
+	})
+}
+
+// TestBackgroundStandsStill: behind a long line of other requests background work
+// waits until that is gone, and is refused at once where it cannot wait so long.
+func TestBackgroundStandsStill(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		p := Policy{Rates: MustRates("10/s"), Reserve: 2}
+		l := mustLimiter(t, connect(), "k", p)
+		var wg sync.WaitGroup
+		var left atomic.Int64
+		for range 50 {
+			wg.Go(func() {
+				if err := l.Wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+				left.Add(1)
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		short, cancel := context.WithTimeout(Background(t.Context()), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := l.Wait(short); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 0 {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		if err := l.Wait(Background(t.Context())); err != nil || left.Load() != 50 {
+			t.Errorf("got %v, with %d of the others gone", err, left.Load())
+		}
+		if err := l.WaitN(Background(t.Context()), 9); !errors.Is(err, ErrCostTooHigh) {
+			t.Errorf("a cost above what the reserve leaves: %v", err)
+		}
+		wg.Wait()
+	})
+}
+
+// TestBackgroundInAnOutage: it is refused with FailClosed, and stands still with
+// FailOpen until Redis answers again.
+func TestBackgroundInAnOutage(t *testing.T) {
+	for _, outage := range []Outage{FailClosed, FailOpen} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := Policy{Rates: MustRates("10/s"), Reserve: 2, Outage: outage, Replicas: 2}
+				r := newStandIn(&p, time.Millisecond)
+				l := r.limiter(t, p)
+				if err := l.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.kill()
+				time.Sleep(time.Second)
+				began := time.Now()
+				go func() {
+					time.Sleep(3 * time.Second)
+					r.restart(false)
+				}()
+				err := l.Wait(Background(t.Context()))
+				waited := time.Since(began)
+				if outage == FailClosed && (!errors.Is(err, ErrUnavailable) || waited > time.Second) {
+					t.Errorf("got %v after %v", err, waited)
+				}
+				if outage == FailOpen && (err != nil || waited < 3*time.Second || waited > 6*time.Second) {
+					t.Errorf("got %v after %v", err, waited)
+				}
+				time.Sleep(10 * time.Second)
+			})
+		})
+	}
+}
+
+// TestReserveValues: what Reserve may be.
+func TestReserveValues(t *testing.T) {
+	for reserve, ok := range map[int]bool{-1: false, 0: true, 2: true, 3: false} {
+		_, err := NewLimiter(nil, "k", Policy{Rates: MustRates("3/s, 30/m"), Reserve: reserve})
+		if (err == nil) != ok {
+			t.Errorf("%d: %v", reserve, err)
+		}
+	}
+}

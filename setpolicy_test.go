@@ -1,0 +1,259 @@
+package pacecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// storeRates stores rates for the whole fleet, as an Admin would.
+func storeRates(t *testing.T, m *miniredis.Miniredis, key string, version int64, rates string) {
+	t.Helper()
+	m.HSet("pacecar:1:{"+key+"}:clock", "policy", fmt.Sprint(version), "rates", rates)
+	if err := dialMini(t, m).Persist(t.Context(), "pacecar:1:{"+key+"}:clock").Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// greedy has goroutines take slots until ctx ends, and adds them to tr.
+func greedy(ctx context.Context, wg *sync.WaitGroup, l *Limiter, tr *trace, process, goroutines int) {
+	for range goroutines {
+		wg.Go(func() {
+			for l.Wait(ctx) == nil {
+				tr.add(process, 1)
+			}
+		})
+	}
+}
+
+// between returns how many left in that time since the trace began.
+func (tr *trace) between(from, to time.Duration) (n int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, d := range tr.left {
+		if at := time.Duration(d.at) * time.Microsecond; from <= at && at < to {
+			n++
+		}
+	}
+	return n
+}
+
+// TestStoredRates: rates that are stored change a busy fleet, up and down, to
+// other periods, and back to its own; no window of what is in force for all of
+// it holds more.
+func TestStoredRates(t *testing.T) {
+	for _, c := range []struct {
+		name, own, stored string
+		settled           time.Duration // by when all that was booked before has left
+	}{
+		{"higher", "5/s", "20/s", 5 * time.Second},
+		{"lower", "20/s", "5/s", 5 * time.Second},
+		{"another period", "20/s", "50/5s", 5 * time.Second},
+		{"one more", "10/s", "10/s, 50/10s", 5 * time.Second},
+		{"one less", "10/s, 40/10s", "10/s", 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newMini()
+				p := Policy{Rates: MustRates(c.own)}
+				tr := newTrace()
+				ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+				defer cancel()
+				var wg sync.WaitGroup
+				limiters := make([]*Limiter, 3)
+				for i := range limiters {
+					limiters[i] = mustLimiter(t, dialMini(t, m), "k", p)
+					greedy(ctx, &wg, limiters[i], tr, i, 4)
+				}
+				time.Sleep(30 * time.Second)
+				storeRates(t, m, "k", time.Now().UnixMicro(), c.stored)
+				time.Sleep(30 * time.Second)
+				for _, l := range limiters {
+					if s := l.Stats(); s.Rates.String() != c.stored || time.Since(s.RatesStored) > 31*time.Second {
+						t.Errorf("in force: %+v", s)
+					}
+				}
+				storeRates(t, m, "k", time.Now().UnixMicro(), "")
+				wg.Wait()
+				if s := limiters[0].Stats(); s.Rates.String() != c.own || s.RatesStored.IsZero() {
+					t.Errorf("in force at the end: %+v", s)
+				}
+				for i, rates := range []string{c.own, c.stored, c.own} {
+					from, to := time.Duration(i)*30*time.Second, time.Duration(i+1)*30*time.Second
+					if i > 0 {
+						from += c.settled
+					}
+					part := newTrace()
+					for _, d := range tr.left {
+						if at := time.Duration(d.at) * time.Microsecond; from <= at && at < to {
+							part.left = append(part.left, d)
+						}
+					}
+					part.check(t, MustRates(rates))
+					most := 0.0
+					for _, r := range MustRates(rates) {
+						if perSecond := float64(r.Limit) / r.Per.Seconds(); most == 0 || perSecond < most {
+							most = perSecond
+						}
+					}
+					if want := 0.8 * most * (to - from).Seconds(); float64(len(part.left)) < want {
+						t.Errorf("%d under %s in %v, want %.0f", len(part.left), rates, to-from, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestStoredRatesSurvive: the fleet tells Redis the stored rates again when it
+// loses them, and they outlive a key that nobody uses.
+func TestStoredRatesSurvive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMini()
+		p := Policy{Rates: MustRates("20/s")}
+		l := mustLimiter(t, dialMini(t, m), "k", p)
+		version := time.Now().UnixMicro()
+		storeRates(t, m, "k", version, "2/s")
+		wait := func(n int) time.Duration {
+			t.Helper()
+			began := time.Now()
+			for range n {
+				if err := l.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		if took := wait(5); took < 2*time.Second {
+			t.Errorf("5 took %v at 2/s", took)
+		}
+		m.FlushAll()
+		wait(5)
+		if got := m.HGet("pacecar:1:{k}:clock", "rates"); got != "2/s" {
+			t.Errorf("stored after a loss: %q", got)
+		}
+		time.Sleep(24 * time.Hour)
+		l = mustLimiter(t, dialMini(t, m), "k", p) // a process that never heard of them
+		if took := wait(5); took < 2*time.Second {
+			t.Errorf("5 took %v at 2/s, a day later", took)
+		}
+		if l.Stats().RatesStored.UnixMicro() != version {
+			t.Errorf("stored at %v", l.Stats().RatesStored)
+		}
+	})
+}
+
+// TestOddStoredRates: what this version does not understand is told, and the
+// rates stay.
+func TestOddStoredRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMini()
+		var events []Event
+		c := Config{Redis: dialMini(t, m), Observe: func(_ context.Context, e Event) {
+			if e.Kind == EventRates {
+				events = append(events, e)
+			}
+		}}
+		p := Policy{Rates: MustRates("20/s")}
+		l := newLimiter(&c, "k", "k", &p)
+		storeRates(t, m, "k", 1, "20/s and more")
+		for range 3 {
+			if err := l.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(events) != 1 || events[0].Err == nil || l.Stats().Rates.String() != "20/s" {
+			t.Errorf("events %+v, %+v", events, l.Stats())
+		}
+	})
+}
+
+// TestSetPolicy: a new policy holds for requests that come after it, for those
+// that wait without a slot, and for quotas of the route that are in use.
+func TestSetPolicy(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		tr := newTrace()
+		base := roundTripFunc(func(req *http.Request) (*http.Response, error) {
+			tr.add(0, 1)
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
+		})
+		x := transportOf(t, Config{Redis: connect(), Base: base, Routes: map[string]Policy{
+			"upstream.example/": {Rates: MustRates("2/s")},
+			"other.example/":    {Rates: MustRates("2/s"), Name: "shared"},
+			"third.example/":    {Rates: MustRates("2/s"), Name: "shared", Key: func(*http.Request) string { return "t" }},
+		}})
+		send := func(host string, n int) time.Duration {
+			began := time.Now()
+			for range n {
+				if _, err := x.RoundTrip(getURL(t.Context(), "http://"+host+"/")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		if took := send("upstream.example", 6); took < 2*time.Second {
+			t.Errorf("6 took %v at 2/s", took)
+		}
+		if err := x.SetPolicy("upstream.example/", Policy{Rates: MustRates("100/s")}); err != nil {
+			t.Fatal(err)
+		}
+		if took := send("upstream.example", 50); took > 1100*time.Millisecond {
+			t.Errorf("50 took %v at 100/s", took)
+		}
+		if err := x.SetPolicy("other.example/", Policy{Rates: MustRates("1/s"), Name: "shared"}); err != nil {
+			t.Fatal(err)
+		}
+		if took := send("third.example", 4); took < 3*time.Second {
+			t.Errorf("4 took %v at 1/s, set for another route of the quota", took)
+		}
+		if err := x.SetPolicy("upstream.example/", Policy{Rates: MustRates("1/s"), MaxWait: time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		send("upstream.example", 1)
+		if _, err := x.RoundTrip(getURL(t.Context(), "http://upstream.example/")); !errors.Is(err, ErrWaitTooLong) {
+			t.Errorf("with a new MaxWait: %v", err)
+		}
+		for pattern, p := range map[string]Policy{
+			"upstream.example/": {},
+			"upstream.example":  {Rates: MustRates("1/s")},
+			"other.example/":    {Rates: MustRates("1/s"), Name: "another"},
+		} {
+			if err := x.SetPolicy(pattern, p); err == nil || !strings.Contains(err.Error(), "Routes["+fmt.Sprintf("%q", pattern)) {
+				t.Errorf("%s: %v", pattern, err)
+			}
+		}
+	})
+}
+
+// TestSetPolicyLower: who waits for more slots than there are any more is
+// refused, and lower rates hold for all that is not booked.
+func TestSetPolicyLower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustLimiter(t, nil, "k", Policy{Rates: MustRates("10/s")})
+		tr := newTrace()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		greedy(ctx, &wg, l, tr, 0, 20)
+		time.Sleep(5 * time.Second)
+		l.setPolicy(Policy{Rates: MustRates("3/s")})
+		wg.Wait()
+		if n := tr.between(8*time.Second, 20*time.Second); n > 36+3 || n < 30 {
+			t.Errorf("%d in 12 s at 3/s", n)
+		}
+		if err := l.WaitN(t.Context(), 4); !errors.Is(err, ErrCostTooHigh) {
+			t.Errorf("4 slots of 3: %v", err)
+		}
+	})
+}
