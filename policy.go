@@ -124,8 +124,9 @@ type Config struct {
 	// specific are an error. A pattern without a host keeps one quota for each
 	// host. The host is that of the request's URL, where the
 	// connection goes; one without a port matches every port. A request that
-	// matches no pattern passes untouched.
-	Routes map[string]Policy
+	// matches no pattern passes untouched. They can be read from JSON or YAML:
+	// see [ReadRoutes].
+	Routes Routes
 
 	// Base sends the requests. Nil means [http.DefaultTransport], as it is at
 	// the time of each request.
