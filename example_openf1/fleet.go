@@ -108,13 +108,26 @@ func (f *fleet) startWorker(self string, number int, s settings) (*worker, error
 // work lets the fleet do the plan until it is finished, nobody is left to do
 // it, or ctx ends. look is called ten times a second in between.
 func (f *fleet) work(ctx context.Context, p *plan, look func()) {
+	f.listen(ctx, p, look, func() bool {
+		if !p.finished() && !f.handOut(p) {
+			p.giveUp("no worker is left")
+		}
+		return !p.finished()
+	})
+}
+
+// rest lets d pass, or ctx end, with nothing to do.
+func (f *fleet) rest(ctx context.Context, d time.Duration, look func()) {
+	end := time.Now().Add(d)
+	f.listen(ctx, new(plan), look, func() bool { return time.Now().Before(end) })
+}
+
+// listen receives what the workers say, as long as more returns true and ctx
+// has not ended.
+func (f *fleet) listen(ctx context.Context, p *plan, look func(), more func() bool) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for !p.finished() && ctx.Err() == nil {
-		if !f.handOut(p) {
-			p.giveUp("no worker is left")
-			return
-		}
+	for ctx.Err() == nil && more() {
 		select {
 		case l := <-f.inbox:
 			f.receive(l, p)
@@ -125,10 +138,15 @@ func (f *fleet) work(ctx context.Context, p *plan, look func()) {
 	}
 }
 
+// live returns the workers that are not gone.
+func (f *fleet) live() []*worker {
+	return slices.DeleteFunc(slices.Clone(f.workers), func(w *worker) bool { return w.gone })
+}
+
 // handOut gives queued jobs to the workers with the fewest. It returns false
 // when no worker is left.
 func (f *fleet) handOut(p *plan) bool {
-	live := slices.DeleteFunc(slices.Clone(f.workers), func(w *worker) bool { return w.gone })
+	live := f.live()
 	if len(live) == 0 {
 		return false
 	}

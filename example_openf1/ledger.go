@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -19,6 +20,13 @@ type ledger struct {
 	arrivals []time.Time // every one
 	accepted []time.Time
 	refused  int
+	marks    []mark // of the last minute, and maybe of a little before
+}
+
+// A mark is an arrival, and what it met: "ok", "refused", or an injected fault.
+type mark struct {
+	at  time.Time
+	met string
 }
 
 // A verdict is nil for an accepted arrival, and else the window that was full.
@@ -35,8 +43,7 @@ func (v *verdict) body() string {
 
 // arrive enters an arrival and judges it. now must not go back.
 func (l *ledger) arrive(now time.Time) *verdict {
-	minute := since(l.arrivals, now.Add(-time.Minute))
-	second := since(l.accepted, now.Add(-time.Second))
+	second, minute := l.fill(now)
 	l.arrivals = append(l.arrivals, now)
 	var v *verdict
 	switch {
@@ -50,6 +57,26 @@ func (l *ledger) arrive(now time.Time) *verdict {
 	}
 	l.refused++
 	return v
+}
+
+// note enters what the arrival at now met, and forgets what is older than a
+// minute.
+func (l *ledger) note(now time.Time, met string) {
+	l.marks = append(l.lastMinute(now), mark{now, met})
+}
+
+// lastMinute returns the marks of the minute that ends at now.
+func (l *ledger) lastMinute(now time.Time) []mark {
+	first := slices.IndexFunc(l.marks, func(m mark) bool { return m.at.After(now.Add(-time.Minute)) })
+	if first < 0 {
+		return nil
+	}
+	return l.marks[first:]
+}
+
+// fill returns how many arrivals count towards the windows that end at now.
+func (l *ledger) fill(now time.Time) (second, minute int) {
+	return since(l.accepted, now.Add(-time.Second)), since(l.arrivals, now.Add(-time.Minute))
 }
 
 // since counts the times after t, at the end of a sorted log.

@@ -104,3 +104,20 @@ func TestIdealTimeIsAccepted(t *testing.T) {
 		}
 	}
 }
+
+func TestLastMinute(t *testing.T) {
+	var l ledger
+	t0 := time.Unix(0, 0)
+	for s := range 90 {
+		l.note(t0.Add(time.Duration(s)*time.Second), "ok")
+	}
+	if n := len(l.marks); n != 60 {
+		t.Errorf("%d marks are kept, want 60", n)
+	}
+	if m := l.lastMinute(t0.Add(100 * time.Second)); len(m) != 49 || m[0].at != t0.Add(41*time.Second) {
+		t.Errorf("%d marks, the first %v", len(m), m[0])
+	}
+	if m := l.lastMinute(t0.Add(time.Hour)); m != nil {
+		t.Errorf("marks %v", m)
+	}
+}

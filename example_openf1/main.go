@@ -7,6 +7,7 @@
 // that a program has to do to join such a fleet. The rest is stage machinery:
 //
 //	main.go      flags in, exit code out
+//	stage.go     the order of a run, and what is started for it
 //	plan.go      what to ask for, and what came of it
 //	fleet.go     the worker processes and the pipes to them
 //	wire.go      what goes through them
@@ -15,6 +16,10 @@
 //	server.go    the stand-in; its quota in ledger.go, its queries in filter.go
 //	chaos.go     the embedded Redis, and how to kill it
 //	report.go    what is printed, what is written
+//	view.go      what -serve shows; the page in page.go and page.html
+//
+// With -serve 127.0.0.1:8080 it goes on, and shows live on a page how full the
+// quota is, who waits, pauses and outages.
 //
 // With -redis and -upstream https://api.openf1.org it is a usable fetcher. It is
 // unofficial, and not associated with Open F1.
@@ -29,7 +34,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 func main() {
@@ -42,7 +46,8 @@ func main() {
 }
 
 // run is the program without its globals. It returns the exit code: 0 when
-// everything was fetched, 1 when something was not, 2 for a wrong flag.
+// everything was fetched (where -serve fetches again and again, in the last whole
+// round), 1 when something was not, 2 for a wrong flag.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parseOptions(args, stderr)
 	switch {
@@ -61,73 +66,4 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// fetchAll starts what is embedded, lets the fleet work, and reports. It
-// returns whether everything was fetched. An error means that the run could
-// not begin, or that the file could not be written.
-func fetchAll(ctx context.Context, o options, stdout io.Writer) (complete bool, err error) {
-	if o.out != "" {
-		// Better now than after two minutes of fetching.
-		f, err := os.OpenFile(o.out, os.O_WRONLY|os.O_CREATE, 0o644)
-		if err != nil {
-			return false, err
-		}
-		f.Close()
-	}
-
-	s := settings{
-		Upstream: o.upstream,
-		Redis:    o.redis,
-		Rates:    o.tier.String(),
-		Without:  o.without,
-		Outage:   o.outage,
-		Replicas: o.workers,
-	}
-	var up *standIn
-	if o.upstream == "" {
-		up = newStandIn(o.tier, newFaults(o.faults, o.seed))
-		addr, stop, err := up.start()
-		if err != nil {
-			return false, err
-		}
-		defer stop()
-		s.Upstream = "http://" + addr
-	}
-	var rdb *embeddedRedis
-	if o.redis == "" && !o.without {
-		if rdb, err = startRedis(); err != nil {
-			return false, err
-		}
-		defer rdb.stop()
-		s.Redis = rdb.addr
-	}
-
-	printHeading(stdout, o)
-	f, err := startFleet(o.workers, o.concurrency, s)
-	if err != nil {
-		return false, err
-	}
-	p := newPlan(o.years, o.all)
-	bar := newProgress(stdout)
-	start := time.Now()
-	f.work(ctx, p, func() {
-		bar.show(time.Now(), p, f)
-		if o.chaos && p.done >= p.total/3 && p.done > len(o.years) {
-			rdb.outage(chaosAway)
-		}
-	})
-	took := time.Since(start)
-	bar.clear()
-	f.stop(p)
-
-	r := report{o: o, plan: p, fleet: f, upstream: up, redis: rdb, start: start, took: took}
-	r.print(stdout)
-	if o.out != "" {
-		if err := r.write(o.out); err != nil {
-			return false, err
-		}
-		fmt.Fprintln(stdout, "wrote", o.out)
-	}
-	return r.complete(), nil
 }

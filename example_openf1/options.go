@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -39,7 +41,14 @@ type options struct {
 	seed        uint64
 	chaos       bool
 	outage      pacecar.Outage
+	serve       string // where the page is; empty: there is none
 }
+
+// upstreamName names the upstream for people.
+func (o options) upstreamName() string { return cmp.Or(o.upstream, "embedded stand-in for Open F1") }
+
+// again reports whether there is a next round, until Ctrl-C.
+func (o options) again() bool { return o.serve != "" && o.upstream == "" }
 
 // parseOptions reads the command line. Usage and -h go to w; other errors are
 // for the caller to print.
@@ -61,6 +70,10 @@ func parseOptions(args []string, w io.Writer) (options, error) {
 	fs.Uint64Var(&o.seed, "seed", 99, "which requests -fault hits")
 	fs.BoolVar(&o.chaos, "chaos", false, "kill the embedded Redis in mid-run and start it again, empty, after two seconds")
 	fs.StringVar(&outage, "outage", "", "while Redis is away: closed or open (default closed; open with -chaos)")
+	fs.StringVar(&o.serve, "serve", "", `show the fleet live on a page at this `+"`address`"+`, such as 127.0.0.1:8080, and as JSON
+at /state. Without a host it is for this machine alone, and port 0 is a
+free one. Until Ctrl-C the stand-in is asked again and again; a real
+-upstream is asked once, and the page stays up`)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(w, "usage: example_openf1 [flags]")
@@ -91,6 +104,9 @@ func parseOptions(args []string, w io.Writer) (options, error) {
 	}
 	if _, err = redisOptions(o.redis); err != nil {
 		return o, fmt.Errorf("-redis: %w", err)
+	}
+	if o.serve, err = parseServe(o.serve); err != nil {
+		return o, fmt.Errorf("-serve: %w", err)
 	}
 	if faults != "" {
 		o.faults = strings.Split(faults, ",")
@@ -161,4 +177,16 @@ func parseUpstream(s string) (string, error) {
 		return "", errors.New("must be a scheme and a host alone, such as https://api.openf1.org")
 	}
 	return u.Scheme + "://" + u.Host, nil
+}
+
+// parseServe checks that s is empty or host:port, and fills in the host.
+func parseServe(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", fmt.Errorf("%q must be host:port, such as 127.0.0.1:8080", s)
+	}
+	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port), nil
 }

@@ -24,6 +24,11 @@ func TestOptions(t *testing.T) {
 	if err != nil || o.outage != pacecar.FailClosed {
 		t.Errorf("got %+v, %v", o, err)
 	}
+	for arg, want := range map[string]string{"127.0.0.1:8080": "127.0.0.1:8080", ":0": "127.0.0.1:0", "0.0.0.0:80": "0.0.0.0:80"} {
+		if o, err = parseOptions([]string{"-serve", arg}, nil); err != nil || o.serve != want {
+			t.Errorf("-serve %s: %q, %v", arg, o.serve, err)
+		}
+	}
 	o, err = parseOptions(strings.Fields("-upstream https://api.openf1.org/ -redis redis://:secret@127.0.0.1:6379/1"), nil)
 	if err != nil || o.upstream != "https://api.openf1.org" {
 		t.Errorf("got %+v, %v", o, err)
@@ -45,6 +50,7 @@ func TestWrongOptions(t *testing.T) {
 		"-redis redis://:secret@x:y/": "-redis: not a redis:// URL",
 		"-fault 418":                  `-fault "418": must be a list of 429,503,text429,slow`,
 		"-outage ajar":                `-outage "ajar": must be closed or open`,
+		"-serve 8080":                 `-serve: "8080" must be host:port`,
 		"-nonsense":                   "flag provided but not defined",
 		"now":                         `unexpected argument "now"`,
 		"-fault 429 -upstream https://api.openf1.org": "-fault is for the embedded stand-in",

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,21 +15,24 @@ import (
 	"github.com/pacecar-go/pacecar"
 )
 
-// A report is what there is to tell at the end.
+// A report is what there is to tell: printed at the end, shown by -serve
+// meanwhile.
 type report struct {
 	o        options
+	round    int // of how many plans this is the last
 	plan     *plan
 	fleet    *fleet
 	upstream *standIn       // nil for a real one
 	redis    *embeddedRedis // nil for a real one, or none
 	start    time.Time
 	took     time.Duration
+	over     bool // nothing will be fetched any more
 }
 
-// printHeading says who is about to ask whom.
-func printHeading(w io.Writer, o options) {
+// printHeading says who is about to ask whom. pg may be nil.
+func printHeading(w io.Writer, o options, pg *page) {
 	fmt.Fprintf(w, "fleet:    %d processes, %d calls at a time each, %s together\n", o.workers, o.concurrency, o.tier)
-	fmt.Fprintf(w, "upstream: %s\n", cmp.Or(o.upstream, "embedded stand-in for Open F1"))
+	fmt.Fprintf(w, "upstream: %s\n", o.upstreamName())
 	switch {
 	case o.without:
 		fmt.Fprintln(w, "limiter:  none (-without)")
@@ -48,18 +50,25 @@ func printHeading(w io.Writer, o options) {
 	if o.chaos {
 		fmt.Fprintf(w, "chaos:    Redis will be killed, and be back after %v with nothing kept\n", chaosAway)
 	}
+	if pg != nil {
+		fmt.Fprintf(w, "page:     http://%s/ until Ctrl-C\n", pg.addr)
+	}
 	fmt.Fprintln(w)
 }
 
 // complete reports whether everything was fetched. With -without refusals are
-// what the run is for.
+// what the run is for, and rounds without end are there to be interrupted.
 func (r *report) complete() bool {
 	return !slices.ContainsFunc(r.plan.failures, func(f failure) bool {
-		return !r.o.without || f.status != http.StatusTooManyRequests
+		refused, cut := f.status == http.StatusTooManyRequests, f.Reason == interrupted
+		return !(r.o.without && refused || r.o.again() && cut)
 	})
 }
 
 func (r *report) print(w io.Writer) {
+	if r.o.again() {
+		fmt.Fprintf(w, "round %d, and below it what was counted in all rounds:\n\n", r.round)
+	}
 	for _, year := range r.plan.sessionsOf {
 		r.printCalendar(w, year)
 	}
@@ -165,7 +174,7 @@ func (r *report) printOutage(w io.Writer) {
 
 // printUpstream prints how long it took and what the upstream counted.
 func (r *report) printUpstream(w io.Writer) {
-	var pauses []event
+	var pauses []pause
 	retries := 0
 	for _, k := range r.fleet.workers {
 		for _, e := range k.events {
@@ -173,7 +182,7 @@ func (r *report) printUpstream(w io.Writer) {
 			case pacecar.EventRetry:
 				retries++
 			case pacecar.EventPaused:
-				pauses = append(pauses, e)
+				pauses = append(pauses, e.pause(k.number))
 			}
 		}
 	}
@@ -205,21 +214,48 @@ func (r *report) printTime(w io.Writer, requests int) {
 		r.took.Seconds(), idealTime(requests, r.o.tier).Seconds(), requests, r.o.tier)
 }
 
-// pausedFor adds up pauses. Where they overlap the clock was stopped once.
-func pausedFor(pauses []event) time.Duration {
+// A pause is a time for which the fleet's clock was stopped.
+type pause struct {
+	from, until time.Time
+	by          int    // the worker that got the answer; 0 if that is not known
+	reason      string // what the answer was
+}
+
+// echo is how much later than another a worker may take a pause to end that it
+// has only heard of.
+const echo = 100 * time.Millisecond
+
+// mergePauses makes one of those that overlap: what each worker knows of a
+// pause, mostly. It keeps the last answer.
+func mergePauses(pauses []pause) []pause {
 	pauses = slices.Clone(pauses)
-	slices.SortFunc(pauses, func(a, b event) int { return a.At.Compare(b.At) })
-	var sum time.Duration
-	var until time.Time
+	slices.SortFunc(pauses, func(a, b pause) int { return a.from.Compare(b.from) })
+	var merged []pause
 	for _, p := range pauses {
-		end := p.At.Add(p.Wait)
-		if p.At.After(until) {
-			until = p.At
+		k := len(merged) - 1
+		if k >= 0 && p.reason == "" && !p.until.After(merged[k].until.Add(echo)) {
+			continue
 		}
-		if end.After(until) {
-			sum += end.Sub(until)
-			until = end
+		if k < 0 || p.from.After(merged[k].until) {
+			merged = append(merged, p)
+			continue
 		}
+		m := &merged[k]
+		if p.until.After(m.until) {
+			m.until = p.until
+		}
+		if p.reason != "" {
+			m.by, m.reason = p.by, p.reason
+		}
+	}
+	return merged
+}
+
+// pausedFor adds up pauses. Where they overlap the clock was stopped once.
+func pausedFor(pauses []pause) time.Duration {
+	var sum time.Duration
+	for _, p := range mergePauses(pauses) {
+		sum += p.until.Sub(p.from)
 	}
 	return sum
 }

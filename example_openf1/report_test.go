@@ -13,19 +13,19 @@ import (
 
 func TestPausedFor(t *testing.T) {
 	t0 := time.Unix(0, 0)
-	pause := func(at, wait int) event {
-		return event{At: t0.Add(time.Duration(at) * time.Second), Wait: time.Duration(wait) * time.Second}
-	}
+	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
+	lasts := func(from, wait int) pause { return pause{from: at(from), until: at(from + wait)} }
 	for _, tt := range []struct {
 		name   string
-		pauses []event
+		pauses []pause
 		want   int // seconds
 	}{
 		{"none", nil, 0},
-		{"one", []event{pause(0, 2)}, 2},
-		{"apart, in disorder", []event{pause(10, 1), pause(0, 2)}, 3},
-		{"overlapping", []event{pause(0, 2), pause(1, 2)}, 3},
-		{"one within another", []event{pause(0, 5), pause(1, 1)}, 5},
+		{"one", []pause{lasts(0, 2)}, 2},
+		{"apart, in disorder", []pause{lasts(10, 1), lasts(0, 2)}, 3},
+		{"overlapping", []pause{lasts(0, 2), lasts(1, 2)}, 3},
+		{"an echo", []pause{lasts(0, 2), {from: at(2).Add(1), until: at(2).Add(echo)}}, 2},
+		{"one within another", []pause{lasts(0, 5), lasts(1, 1)}, 5},
 	} {
 		if got := pausedFor(tt.pauses); got != time.Duration(tt.want)*time.Second {
 			t.Errorf("%s: %v, want %d s", tt.name, got, tt.want)
@@ -117,6 +117,24 @@ func TestReportWrite(t *testing.T) {
 	}
 	if len(got.Meetings) != 2 || len(got.Sessions) != 2 || len(got.Failed) != 2 || got.Failed[0].Reason != "401 Unauthorized: live" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Rounds without end are there to be interrupted.
+func TestReportInterrupted(t *testing.T) {
+	for _, tt := range []struct {
+		o    options
+		want bool
+	}{
+		{options{}, false},
+		{options{serve: ":0"}, true},
+		{options{serve: ":0", upstream: "https://example.org"}, false},
+	} {
+		p := newPlan([]int{2024}, false)
+		p.giveUp(interrupted)
+		if r := (report{o: tt.o, plan: p}); r.complete() != tt.want {
+			t.Errorf("%+v: %v", tt.o, !tt.want)
+		}
 	}
 }
 

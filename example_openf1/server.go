@@ -81,11 +81,14 @@ func (s *standIn) start() (addr string, stop func(), err error) {
 // all, under the lock, so that arrivals are entered in their order.
 func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	v := s.ledger.arrive(time.Now())
-	fault := ""
+	now := time.Now()
+	v := s.ledger.arrive(now)
+	fault, met := "", "refused"
 	if v == nil {
 		fault = s.faults.draw()
+		met = cmp.Or(fault, "ok")
 	}
+	s.ledger.note(now, met)
 	s.mu.Unlock()
 
 	if v != nil {

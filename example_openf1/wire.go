@@ -49,6 +49,7 @@ type event struct {
 	Kind   pacecar.EventKind
 	At     time.Time
 	Wait   time.Duration `json:",omitempty"`
+	Late   time.Duration `json:",omitempty"`
 	Reason string        `json:",omitempty"`
 	Err    string        `json:",omitempty"`
 }
@@ -84,11 +85,12 @@ func (u *uplink) close() {
 // leaves the telling to others.
 func (u *uplink) observe(_ context.Context, e pacecar.Event) {
 	switch e.Kind {
-	case pacecar.EventRetry, pacecar.EventPaused, pacecar.EventDegraded, pacecar.EventRestored:
+	case pacecar.EventLimited, pacecar.EventPaused, pacecar.EventRetry, pacecar.EventLate,
+		pacecar.EventDegraded, pacecar.EventRestored, pacecar.EventLost:
 	default:
 		return // every request has its slot event; the parent has no use for them
 	}
-	ev := event{Kind: e.Kind, At: time.Now(), Wait: e.Wait, Reason: e.Reason}
+	ev := event{Kind: e.Kind, At: time.Now(), Wait: e.Wait, Late: e.Late, Reason: e.Reason}
 	if e.Err != nil {
 		ev.Err = e.Err.Error()
 	}
