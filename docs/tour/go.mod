@@ -1,0 +1,23 @@
+module github.com/pacecar-go/pacecar/docs/tour
+
+go 1.26.0
+
+replace (
+	github.com/pacecar-go/pacecar => ../../
+	github.com/pacecar-go/pacecar/pacecarprom => ../../pacecarprom
+)
+
+require (
+	github.com/go-redis/redis_rate/v10 v10.0.1
+	github.com/pacecar-go/pacecar v0.0.0
+	github.com/redis/go-redis/v9 v9.23.0
+	golang.org/x/time v0.16.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	github.com/hashicorp/go-retryablehttp v0.7.8 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
