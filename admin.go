@@ -52,29 +52,6 @@ type Admin struct {
 	prefix string
 }
 
-// A Status is what Redis knows of one quota. Its times are those of Redis's
-// clock, which reads Now.
-type Status struct {
-	Key         string
-	Now         time.Time
-	Rates       []RateUse // in force, the shortest period first
-	Ahead       int       // the fleet's line: slots booked that are still to come
-	Last        time.Time // when the last of them comes; zero if there is none
-	PausedUntil time.Time // zero when the key's clock runs
-	Processes   int       // that were heard of in the last minute
-	Booked      int64     // slots ever booked
-	Set         Rates     // what [Admin.SetRates] has put in force; nil: each process's own
-	SetAt       time.Time // when that was last called; zero if never
-}
-
-// A RateUse is a rate, and how many slots of the last Per are booked. While the
-// clock is stopped, that is the last Per before. A rate that was lowered may
-// have more than its limit.
-type RateUse struct {
-	Rate
-	Used int
-}
-
 // NewAdmin returns an Admin of the quotas in rdb whose names begin with prefix;
 // an empty one means "pacecar", as in [Config]. It does not dial.
 func NewAdmin(rdb redis.UniversalClient, prefix string) (*Admin, error) {
@@ -87,6 +64,16 @@ func NewAdmin(rdb redis.UniversalClient, prefix string) (*Admin, error) {
 	}
 	return &Admin{rdb, c.prefix()}, nil
 }
+
+// Several servers are visited one by one.
+type (
+	cluster interface {
+		ForEachMaster(context.Context, func(context.Context, *redis.Client) error) error
+	}
+	ring interface {
+		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
+	}
+)
 
 // Keys returns the names of all quotas that Redis knows of, sorted. Of a name
 // over 200 bytes only a short form is known, which the other methods take as
@@ -133,31 +120,6 @@ func (a *Admin) Keys(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("pacecar: keys: %w", err)
 	}
 	return slices.Sorted(maps.Keys(names)), nil
-}
-
-// Status returns what Redis knows of a quota, or [ErrUnknownKey].
-func (a *Admin) Status(ctx context.Context, key string) (*Status, error) {
-	v, err := a.look(ctx, key)
-	if err != nil {
-		return nil, keyError(key, err)
-	}
-	s := &Status{
-		Key: key, Now: time.UnixMicro(v.now), Processes: int(v.alive),
-		Booked: v.number("serial"), Set: v.set,
-	}
-	if at := v.number("policy"); at > 0 {
-		s.SetAt = time.UnixMicro(at)
-	}
-	if v.resume > v.now {
-		s.PausedUntil = time.UnixMicro(v.resume)
-	}
-	for _, r := range v.inForce() {
-		s.Rates = append(s.Rates, RateUse{r, int(v.logs[r.Per].used)})
-	}
-	if ahead, last := v.line(); ahead > 0 {
-		s.Ahead, s.Last = int(ahead), time.UnixMicro(last+v.offset)
-	}
-	return s, nil
 }
 
 // Pause stops a quota's clock for d from now, for the whole fleet, and returns
@@ -208,7 +170,7 @@ func (a *Admin) SetRates(ctx context.Context, key string, rates Rates) error {
 		if err := rates.validate(); err != nil {
 			return keyError(key, fmt.Errorf("rates: %w", err))
 		}
-	} else if _, err := a.look(ctx, key); err != nil {
+	} else if _, err := a.look(ctx, key); errors.Is(err, ErrUnknownKey) {
 		return keyError(key, err)
 	}
 	keys := a.window(key, nil).keys
@@ -250,145 +212,6 @@ func keyError(key string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("pacecar: %s: %w", quote(key), err)
-}
-
-// A view is what lua/status.lua sees of a quota.
-type view struct {
-	now, alive, offset, resume, spares int64
-
-	fields map[string]string // of the clock
-	named  Rates             // whose logs the clock names, by Per
-	set    Rates             // that were put in force; nil: none
-	logs   map[time.Duration]logView
-}
-
-// A logView is what is to see of the log of one rate.
-type logView struct {
-	last                 int64 // logged time of the last slot booked
-	entries, used, ahead int64
-	latest               bool // that slot is the quota's last
-}
-
-func (v *view) number(field string) int64 {
-	n, _ := strconv.ParseInt(v.fields[field], 10, 64)
-	return n
-}
-
-// look reads the state of a quota, and of the logs that it names.
-func (a *Admin) look(ctx context.Context, key string) (*view, error) {
-	var rates Rates
-	for range adminTries {
-		v, err := a.read(ctx, key, rates)
-		if err != nil {
-			return nil, err
-		}
-		if slices.EqualFunc(rates, v.named, func(a, b Rate) bool { return a.Per == b.Per }) {
-			return v, nil
-		}
-		rates = v.named
-	}
-	return nil, errors.New("its rates change all the time; try again")
-}
-
-// read reads the state of a quota, and of the logs of rates.
-func (a *Admin) read(ctx context.Context, key string, rates Rates) (*view, error) {
-	args := []any{alive.Microseconds()}
-	for _, r := range rates {
-		args = append(args, r.Per.Microseconds())
-	}
-	reply, err := statusScript.Run(ctx, a.rdb, a.window(key, rates).keys, args...).Slice()
-	if err != nil {
-		return nil, err
-	}
-	if len(reply) == 0 {
-		return nil, ErrUnknownKey
-	}
-	return parseView(reply, rates)
-}
-
-func parseView(reply []any, rates Rates) (*view, error) {
-	v := &view{fields: map[string]string{}, logs: map[time.Duration]logView{}}
-	words := reply
-	next := func(into *int64) {
-		if len(words) > 0 {
-			*into, _ = words[0].(int64)
-			words = words[1:]
-		}
-	}
-	for _, into := range []*int64{&v.now, &v.alive, &v.offset, &v.resume, &v.spares} {
-		next(into)
-	}
-	if len(words) != 1+len(rates) {
-		return nil, fmt.Errorf("a reply of %d words from Redis that this version does not know", len(reply))
-	}
-	fields, _ := words[0].([]any)
-	for i := 0; i+1 < len(fields); i += 2 {
-		v.fields[fmt.Sprint(fields[i])] = fmt.Sprint(fields[i+1])
-	}
-	for field := range v.fields {
-		name, isLimit := strings.CutPrefix(field, "m:")
-		if per, err := time.ParseDuration(name); isLimit && err == nil {
-			v.named = append(v.named, Rate{int(v.number(field)), per})
-		}
-	}
-	slices.SortFunc(v.named, byPer)
-	if text := v.fields["rates"]; text != "" {
-		set, err := ParseRates(text)
-		if err != nil {
-			return nil, fmt.Errorf("stored rates: %w", err)
-		}
-		v.set = slices.SortedFunc(slices.Values(set), byPer)
-	}
-	latest, grain := int64(0), int64(0)
-	for i, log := range words[1:] {
-		words, _ = log.([]any)
-		r := rates[i]
-		l := logView{last: v.number("l:" + r.Per.String())}
-		for _, into := range []*int64{&l.entries, &l.used, &l.ahead} {
-			next(into)
-		}
-		v.logs[r.Per] = l
-		if l.last > latest {
-			latest, grain = l.last, (&Policy{Rates: Rates{r}}).bounds()[0].grain
-		}
-	}
-	for per, l := range v.logs {
-		l.latest = l.last >= latest-grain
-		v.logs[per] = l
-	}
-	return v, nil
-}
-
-func byPer(a, b Rate) int { return int(max(-1, min(1, a.Per-b.Per))) }
-
-// inForce returns the rates that processes obey: those that were set, or else
-// those under which slots are booked. The clock may name others, which were in
-// force before: their logs have expired or, after rates were set and taken back,
-// are used and not booked in any more.
-func (v *view) inForce() Rates {
-	if v.set != nil {
-		return v.set
-	}
-	return slices.DeleteFunc(slices.Clone(v.named), func(r Rate) bool {
-		l := v.logs[r.Per]
-		before := v.number("policy") > 0 && l.used+l.ahead > 0
-		return !l.latest && (before || l.entries == 0)
-	})
-}
-
-// line returns how many slots are still to come, and the last of them. Logged
-// times may be rounded up, so that the log that says the least is right.
-func (v *view) line() (ahead, last int64) {
-	ahead, last = noLimit, noLimit
-	for _, l := range v.logs {
-		if l.latest && l.entries > 0 {
-			ahead, last = min(ahead, l.ahead), min(last, l.last)
-		}
-	}
-	if last == noLimit {
-		return 0, 0
-	}
-	return ahead - v.spares, last
 }
 
 // plainName is the inverse of redisName, but for what was cut off.

@@ -268,6 +268,30 @@ func TestSetVersionGrows(t *testing.T) {
 	}
 }
 
+// Rates that were stored by a later version, in a form that this one does not
+// know, are an error, and can be set anew.
+func TestStoredRatesNotUnderstood(t *testing.T) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1})
+	defer rdb.Close()
+	a, ctx := mustAdmin(t, rdb, ""), t.Context()
+	for _, rates := range []Rates{nil, MustRates("1/s")} {
+		m.HSet("pacecar:1:{api}:clock", "policy", "5", "rates", "9/fortnight", "serial", "1")
+		if _, err := a.Status(ctx, "api"); err == nil || !strings.Contains(err.Error(), `stored rates "9/fortnight"`) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := a.Pause(ctx, "api", time.Minute); err != nil {
+			t.Error(err)
+		}
+		if err := a.SetRates(ctx, "api", rates); err != nil {
+			t.Error(err)
+		}
+		if s, err := a.Status(ctx, "api"); err != nil || s.Set.String() != rates.String() || s.PausedUntil.IsZero() {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+}
+
 // What the status counts is what was booked: histories of random bookings, with
 // pauses, under up to three rates.
 func TestStatusCounts(t *testing.T) {
