@@ -102,17 +102,12 @@ func (a *Admin) Keys(ctx context.Context) ([]string, error) {
 		return keys.Err()
 	}
 	node := func(ctx context.Context, rdb *redis.Client) error { return scan(ctx, rdb) }
-	type visitor = func(context.Context, func(context.Context, *redis.Client) error) error
 	var err error
 	switch c := a.rdb.(type) {
-	case interface {
-		ForEachMaster(context.Context, func(context.Context, *redis.Client) error) error
-	}:
-		err = visitor(c.ForEachMaster)(ctx, node)
-	case interface {
-		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
-	}:
-		err = visitor(c.ForEachShard)(ctx, node)
+	case cluster:
+		err = c.ForEachMaster(ctx, node)
+	case ring:
+		err = c.ForEachShard(ctx, node)
 	default:
 		err = scan(ctx, a.rdb)
 	}
