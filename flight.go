@@ -17,7 +17,7 @@ type flight struct {
 	owed   []span    // what query.charge is made of
 	pause  pauseAsk  // what query.pause is made of
 	sent   int64
-	over   bool // it was given up; what it brings goes back
+	over   bool // it has landed, or was given up and what it brings goes back
 }
 
 // maxAboard bounds how long one exchange keeps Redis busy.
@@ -62,7 +62,8 @@ func (l *Limiter) fly(f *flight) {
 	for f != nil {
 		// The bound is ours: a go-redis client may ignore the context's.
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
-		bound := time.AfterFunc(l.timeout, func() { l.giveUp(f, errTimeout) })
+		late := f // the loop goes on to the next
+		bound := time.AfterFunc(l.timeout, func() { l.giveUp(late, errTimeout) })
 		a, err := f.window.exchange(ctx, f.query)
 		bound.Stop()
 		cancel()
@@ -76,6 +77,7 @@ func (l *Limiter) fly(f *flight) {
 			l.unlock()
 			return
 		}
+		f.over = true
 		l.landLocked(f, a) // under way still: what it brings is for the next
 		f = l.boardLocked()
 		l.flight = f
@@ -83,13 +85,12 @@ func (l *Limiter) fly(f *flight) {
 	}
 }
 
-// unsendLocked takes back what f was to say, and did not.
+// unsendLocked takes back what f was to say and may not have: said twice, it
+// counts once. f's query may be being read still.
 func (l *Limiter) unsendLocked(f *flight) {
 	q := f.query
-	l.outage.sent = append(f.owed, l.outage.sent...)
-	l.outage.dropped = append(q.drop, l.outage.dropped...)
-	l.back = append(q.back, l.back...)
-	l.late = append(q.late, l.late...)
+	l.outage.sent = slices.Concat(f.owed, l.outage.sent)
+	l.late = slices.Concat(q.late, l.late)
 	if f.pause.until > l.pause.until {
 		l.pause = f.pause
 	}
@@ -179,7 +180,9 @@ func (l *Limiter) boardLocked() *flight {
 	if len(q.back) > maxAboard { // the rest with the next
 		q.back, l.back = q.back[:maxAboard], q.back[maxAboard:]
 	}
-	q.late, l.late = l.late, nil
+	q.late, l.late = slices.DeleteFunc(l.late, func(d lateness) bool { // out of every window, after an outage say
+		return d.left+l.longest < now-l.clock.diff
+	}), nil
 	if l.pause.until > now {
 		q.pause, q.paused = l.pause.until-now, l.pause.heard
 		f.pause = l.pause
@@ -271,7 +274,7 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	l.learnLocked(f, now, a)
 	if paused {
 		wait := duration(a.resume - a.now)
-		l.tellLocked(nil, Event{Kind: EventPaused, Wait: wait, Until: time.Now().Add(wait), Reason: f.pause.reason})
+		l.tellLocked(noRequest, Event{Kind: EventPaused, Wait: wait, Until: time.Now().Add(wait), Reason: f.pause.reason})
 	}
 	if freed {
 		for w := range l.slotted {

@@ -237,11 +237,11 @@ type told struct {
 	event Event
 }
 
-// tellLocked keeps an event until mu is free. A nil ctx is that of no request.
+// noRequest is the context of events that are not of one request.
+var noRequest = context.Background()
+
+// tellLocked keeps an event until mu is free.
 func (l *Limiter) tellLocked(ctx context.Context, e Event) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	if l.want(ctx, e.Kind) {
 		e.Key, e.Route = l.key, l.route
 		l.events = append(l.events, told{ctx, e})

@@ -83,8 +83,7 @@ func (l *Limiter) settleFor() int64 {
 // failedLocked takes in that an exchange failed.
 func (l *Limiter) failedLocked(f *flight, err error) {
 	o, now := &l.outage, l.now()
-	f.query.back, f.query.drop = nil, nil // it may have got there
-	l.unsendLocked(f)                     // told twice, the rest counts once
+	l.unsendLocked(f)
 	waiting := append(f.aboard, l.queue...)
 	l.queue = nil
 	o.cause = err
@@ -99,7 +98,7 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 			o.quiet = max(now, f.sent+l.rtt+l.timeout.Microseconds()) + lookAfter.Microseconds()
 			l.openShareLocked(now)
 		}
-		l.tellLocked(nil, Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
+		l.tellLocked(noRequest, Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
 	}
 	o.retry = now + o.backoff + rand.Int64N(o.backoff/4)
 	for _, w := range waiting {
@@ -291,7 +290,7 @@ func (l *Limiter) restoredLocked(now int64) {
 	if l.policy.Outage == FailOpen {
 		o.settle = now + l.settleFor()
 	}
-	l.tellLocked(nil, Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
+	l.tellLocked(noRequest, Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
 	waiting := l.queue
 	l.queue = nil
 	for _, w := range waiting {
@@ -315,7 +314,7 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	m, moved := &l.memory, max(0, l.clock.offset-a.offset)
 	m.forget(l.clock.key(now) - l.longest)
 	if m.serial(l.clock.key(now)-l.longest) > 0 { // else it has expired, or is the first
-		l.tellLocked(nil, Event{Kind: EventLost})
+		l.tellLocked(noRequest, Event{Kind: EventLost})
 	}
 	covered := m.covered(a.origin, a.restored)
 	uncovered := m.renew(covered, moved)

@@ -623,3 +623,22 @@ func TestFlushAll(t *testing.T) {
 		}
 	})
 }
+
+// TestReplyAtTheTimeout: a reply that comes at the very moment at which its
+// exchange is given up is taken in or given back, and the exchange after it is
+// left alone.
+func TestReplyAtTheTimeout(t *testing.T) {
+	left := 0
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			p := Policy{Rates: MustRates("1000/s"), Outage: FailOpen, Replicas: 2}
+			r := newStandIn(&p, (&Config{}).redisTimeout())
+			tr := r.fleet(t, p, 2, 4, 100*time.Millisecond, func(*trace) { time.Sleep(3 * time.Second) })
+			tr.check(t, p.Rates)
+			left += tr.len()
+		})
+	}
+	if left == 0 {
+		t.Error("none left")
+	}
+}

@@ -75,13 +75,14 @@ type sending struct {
 	over    bool  // Base has returned
 }
 
-// board takes a slot for a request that is about to enter Base.
-func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (*sending, error) {
+// board takes a slot for a request that is about to enter Base, and has d, which
+// is new, follow it.
+func (l *Limiter) board(ctx context.Context, d *sending, base http.RoundTripper, cost int) error {
 	p, err := l.enter(ctx, cost, base)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d := &sending{l: l, base: base, cost: cost, pass: p, entered: l.now()}
+	d.l, d.base, d.cost, d.pass, d.entered = l, base, cost, p, l.now()
 	d.ctx.Context = ctx
 	l.mu.Lock()
 	l.out++
@@ -90,7 +91,7 @@ func (l *Limiter) board(ctx context.Context, base http.RoundTripper, cost int) (
 		l.departLocked(ctx, &d.pass, d.entered)
 	}
 	l.unlock()
-	return d, nil
+	return nil
 }
 
 // trace returns the context with which the request enters Base. It tells a

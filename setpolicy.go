@@ -85,13 +85,15 @@ func (l *Limiter) setPolicy(policy Policy) {
 // storedLocked meets rates that were stored and are news: nothing of f was done.
 func (l *Limiter) storedLocked(f *flight, a *answer) {
 	l.unsendLocked(f)
+	l.back = slices.Concat(f.query.back, l.back)
+	l.outage.dropped = slices.Concat(f.query.drop, l.outage.dropped)
 	l.queue = append(f.aboard, l.queue...)
 	l.look = true
 	l.stored = stored{version: a.policy, text: a.rates}
 	if a.rates != "" {
 		rates, err := ParseRates(a.rates)
 		if err != nil { // of a later version than this
-			l.tellLocked(nil, Event{Kind: EventRates, Reason: "not understood", Err: err})
+			l.tellLocked(noRequest, Event{Kind: EventRates, Reason: "not understood", Err: err})
 			return
 		}
 		l.stored.rates = rates
@@ -129,7 +131,7 @@ func (l *Limiter) setRatesLocked(reason string) {
 		}
 	}
 	if !slices.Equal(before, rates) {
-		l.tellLocked(nil, Event{Kind: EventRates, Reason: reason, Rates: slices.Clone(rates)})
+		l.tellLocked(noRequest, Event{Kind: EventRates, Reason: reason, Rates: slices.Clone(rates)})
 	}
 }
 

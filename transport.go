@@ -91,6 +91,7 @@ type call struct {
 	said   advice
 	wait   time.Duration // from the last outcome to the next attempt, at least
 	stands bool          // the key's clock stands for all of wait
+	first  sending       // of the first attempt: one allocation for both
 }
 
 // attempt waits for a slot, sends the request once, and learns from the answer.
@@ -141,12 +142,15 @@ func (c *call) unsent(err error) {
 
 // slot waits until the request may enter Base.
 func (c *call) slot() (*sending, error) {
-	cost := 1
+	d, cost := &c.first, 1
+	if c.sent > 1 {
+		d = new(sending)
+	}
 	if c.policy.Cost != nil {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		d, err := c.t.limiters.get(c.key, c.route).board(c.req.Context(), c.t.base(), cost)
+		err := c.t.limiters.get(c.key, c.route).board(c.req.Context(), d, c.t.base(), cost)
 		if err != errForgotten {
 			return d, err
 		}
@@ -175,8 +179,8 @@ func (c *call) learn(d *sending) {
 
 // outcome is what RoundTrip returns.
 func (c *call) outcome() (*http.Response, error) {
-	var refusal *Error
-	if c.t.config.Refuse429 && errors.As(c.err, &refusal) && refusal.passes() && c.req.Context().Err() == nil {
+	refusal, refused := errors.AsType[*Error](c.err)
+	if c.t.config.Refuse429 && refused && refusal.passes() && c.req.Context().Err() == nil {
 		return refuse429(c.req, refusal), nil
 	}
 	return c.resp, c.err
