@@ -34,7 +34,7 @@ func (o *Observer) attributes(e pacecar.Event, more ...attribute.KeyValue) []att
 type series struct{ route, key string }
 
 func (o *Observer) seriesOf(route, key string) series {
-	if !o.keys {
+	if !o.perKey {
 		key = ""
 	}
 	return series{route, key}
@@ -77,7 +77,8 @@ func splitReason(s string) (status, reason attribute.KeyValue) {
 	return status, reason
 }
 
-// refusalType is the error.type of a refusal.
+// refusalType is the error.type of a refusal. Its values are those of
+// pacecarprom's label reason, but for OpenTelemetry's own for all others.
 func refusalType(err error) string {
 	switch {
 	case errors.Is(err, pacecar.ErrWaitTooLong):
@@ -87,7 +88,7 @@ func refusalType(err error) string {
 	case errors.Is(err, pacecar.ErrCostTooHigh):
 		return "cost_too_high"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
+		return "deadline"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
 	}

@@ -1,7 +1,7 @@
 // Package pacecarotel gives pacecar OpenTelemetry metrics, and events on the
 // spans of requests:
 //
-//	o, err := pacecarotel.New(pacecarotel.Config{})
+//	o, err := pacecarotel.New(pacecarotel.Options{})
 //	t, err := pacecar.New(pacecar.Config{Routes: routes, Observe: o.Observe})
 //	o.Watch(t)
 //
@@ -12,6 +12,6 @@
 // Names and units are those of OpenTelemetry's semantic conventions where they
 // have any: error.type, http.response.status_code, http.request.resend_count,
 // seconds. All others begin with "pacecar.". Every attribute has few values,
-// unless [Config.Keys] is set, and none is secret: no URL, header, body or text
+// unless [Options.PerKey] is set, and none is secret: no URL, header, body or text
 // of an error. README.md lists them all.
 package pacecarotel

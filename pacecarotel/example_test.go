@@ -17,7 +17,7 @@ import (
 // MeterProvider out for the global one, and Base for net/http's transport.
 func Example() {
 	reader := sdkmetric.NewManualReader()
-	o, err := pacecarotel.New(pacecarotel.Config{
+	o, err := pacecarotel.New(pacecarotel.Options{
 		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
 	})
 	if err != nil {

@@ -50,7 +50,7 @@ type telemetry struct {
 	traces *sdktrace.TracerProvider
 }
 
-func newTelemetry(t testing.TB, c pacecarotel.Config) *telemetry {
+func newTelemetry(t testing.TB, c pacecarotel.Options) *telemetry {
 	t.Helper()
 	tm := &telemetry{t: t, reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
 	c.MeterProvider = sdkmetric.NewMeterProvider(sdkmetric.WithReader(tm.reader), sdkmetric.WithCardinalityLimit(0))

@@ -22,17 +22,17 @@ const scope = "github.com/pacecar-go/pacecar/pacecarotel"
 // seconds: from a slot at hand to the longest default pause.
 var waitBounds = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
-// Config configures an [Observer]. The zero value is fit for use.
-type Config struct {
+// Options configures an [Observer]. The zero value is fit for use.
+type Options struct {
 	// MeterProvider takes the metrics. Nil means the global one, also one that
 	// is set later.
 	MeterProvider metric.MeterProvider
 
-	// Keys adds the attribute pacecar.key to metrics and span events: the name
-	// of the quota. There may be one for each host and for each result of
-	// Policy.Key, and the Observer remembers the totals of each for as long as
-	// it lives: set it only where keys are few.
-	Keys bool
+	// PerKey adds the attribute pacecar.key, with Event.Key, to metrics and span
+	// events. There is one key for each host of a route without a host, and for
+	// each result of Policy.Key, and the Observer remembers the totals of each
+	// for as long as it lives: set it only where keys are few.
+	PerKey bool
 }
 
 // An Observer turns pacecar's events and statistics into metrics and span
@@ -41,7 +41,7 @@ type Config struct {
 //
 // It is made by [New], and safe for concurrent use.
 type Observer struct {
-	keys bool
+	perKey bool
 
 	waits    metric.Float64Histogram
 	refused  metric.Int64Counter
@@ -67,12 +67,12 @@ type Observer struct {
 
 // New returns an Observer. It returns the errors of all instruments that could
 // not be made.
-func New(c Config) (*Observer, error) {
-	if c.MeterProvider == nil {
-		c.MeterProvider = otel.GetMeterProvider()
+func New(opts Options) (*Observer, error) {
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = otel.GetMeterProvider()
 	}
-	o := &Observer{keys: c.Keys, watched: map[any]*source{}, totals: map[series]counts{}}
-	meter := c.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
+	o := &Observer{perKey: opts.PerKey, watched: map[any]*source{}, totals: map[series]counts{}}
+	meter := opts.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
 	if err := errors.Join(o.makeForEvents(meter), o.makeForStats(meter)); err != nil {
 		return nil, fmt.Errorf("pacecarotel: %w", err)
 	}

@@ -35,7 +35,7 @@ const url = "https://api.example.com/v1/?token=secret-query"
 // wait, and a span tells the same.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("2/20s"), Slack: time.Second, Lease: -1}, pacecar.Config{})
 		for i := range 3 {
 			events, err := tm.get(t.Context(), tr, url)
@@ -65,7 +65,7 @@ func TestWaits(t *testing.T) {
 func TestTiers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mini, rdb := dialMini(t)
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		sent := map[string]float64{}
 		count := func(_ context.Context, e pacecar.Event) {
 			if e.Kind == pacecar.EventSlot {
@@ -145,13 +145,13 @@ func TestRefused(t *testing.T) {
 	}{
 		{why: "wait_too_long", policy: pacecar.Policy{MaxWait: time.Second}, wait: "21"},
 		{why: "cost_too_high", policy: pacecar.Policy{Cost: func(*http.Request) int { return 9 }}},
-		{why: "timeout", give: time.Second, dead: true, wait: "21"},
+		{why: "deadline", give: time.Second, dead: true, wait: "21"},
 		{why: "canceled", give: time.Second, wait: "20"},
 		{why: "unavailable", redis: true},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tm := newTelemetry(t, pacecarotel.Config{})
+				tm := newTelemetry(t, pacecarotel.Options{})
 				config := pacecar.Config{}
 				if c.redis {
 					mini, rdb := dialMini(t)
@@ -191,7 +191,7 @@ func TestRefused(t *testing.T) {
 // and the retry, and the span tells the whole story.
 func TestLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		calls := 0
 		tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("100/s"), Lease: -1}, pacecar.Config{
 			Base: base(func(req *http.Request) (*http.Response, error) {
@@ -246,7 +246,7 @@ func TestRetries(t *testing.T) {
 		{err: errors.New("secret-error"), want: []string{"error.type=_OTHER"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			tm := newTelemetry(t, pacecarotel.Config{})
+			tm := newTelemetry(t, pacecarotel.Options{})
 			calls := 0
 			tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("100/s")}, pacecar.Config{
 				Retry: pacecar.Retry{Check: func(_ *http.Request, _ *http.Response, _ error) (bool, bool) { return calls == 1, true }},
@@ -279,7 +279,7 @@ func TestRetries(t *testing.T) {
 // head start.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("1/10s"), Lease: -1}, pacecar.Config{
 			Base: base(func(req *http.Request) (*http.Response, error) {
 				time.Sleep(250 * time.Millisecond)
@@ -302,7 +302,7 @@ func TestLate(t *testing.T) {
 
 // TestUnrouted: a request of no route is counted, without a route.
 func TestUnrouted(t *testing.T) {
-	tm := newTelemetry(t, pacecarotel.Config{Keys: true})
+	tm := newTelemetry(t, pacecarotel.Options{PerKey: true})
 	tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("1/s")}, pacecar.Config{})
 	events, err := tm.get(t.Context(), tr, "https://elsewhere.example.com/")
 	if err != nil {
@@ -315,7 +315,7 @@ func TestUnrouted(t *testing.T) {
 // TestUnknown: a kind of event that this package does not know leaves no trace,
 // and a context without a span no harm.
 func TestUnknown(t *testing.T) {
-	tm := newTelemetry(t, pacecarotel.Config{})
+	tm := newTelemetry(t, pacecarotel.Options{})
 	ctx, span := tm.traces.Tracer("test").Start(t.Context(), "call")
 	for _, kind := range []pacecar.EventKind{-1, 0, pacecar.EventLost + 1, 1000} {
 		tm.Observe(ctx, pacecar.Event{Kind: kind, Key: "k", Route: "r"})
@@ -335,7 +335,7 @@ func TestUnknown(t *testing.T) {
 // TestNotRecording: nothing is told to a span that does not record: one that is
 // not sampled, or has ended.
 func TestNotRecording(t *testing.T) {
-	tm := newTelemetry(t, pacecarotel.Config{})
+	tm := newTelemetry(t, pacecarotel.Options{})
 	span := &deafSpan{Span: trace.SpanFromContext(t.Context()), t: t}
 	ctx := trace.ContextWithSpan(t.Context(), span)
 	tm.Observe(ctx, pacecar.Event{Kind: pacecar.EventSlot, Route: "r", Tier: pacecar.TierWindow})
@@ -361,7 +361,7 @@ func (s *deafSpan) AddEvent(name string, _ ...trace.EventOption) {
 func TestNoSecrets(t *testing.T) {
 	for _, keys := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			tm := newTelemetry(t, pacecarotel.Config{Keys: keys})
+			tm := newTelemetry(t, pacecarotel.Options{PerKey: keys})
 			calls := 0
 			tr := tm.transport(pacecar.Policy{
 				Rates: pacecar.MustRates("5/s"), MaxWait: time.Minute, Key: pacecar.ByHeader("Authorization"),
@@ -407,7 +407,7 @@ func TestNoSecrets(t *testing.T) {
 func TestOverHTTP(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "fine") }))
 	defer server.Close()
-	o, err := pacecarotel.New(pacecarotel.Config{})
+	o, err := pacecarotel.New(pacecarotel.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,12 +454,12 @@ var (
 
 // TestErrors: New names each instrument that could not be made.
 func TestErrors(t *testing.T) {
-	tm := newTelemetry(t, pacecarotel.Config{})
+	tm := newTelemetry(t, pacecarotel.Options{})
 	tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("1/s")}, pacecar.Config{})
 	if _, err := tm.get(t.Context(), tr, url); err != nil {
 		t.Fatal(err)
 	}
-	_, err := pacecarotel.New(pacecarotel.Config{MeterProvider: broken{}})
+	_, err := pacecarotel.New(pacecarotel.Options{MeterProvider: broken{}})
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -472,7 +472,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s is not in: %v", name, err)
 		}
 	}
-	if _, err := pacecarotel.New(pacecarotel.Config{MeterProvider: deaf{}}); !errors.Is(err, errDeaf) {
+	if _, err := pacecarotel.New(pacecarotel.Options{MeterProvider: deaf{}}); !errors.Is(err, errDeaf) {
 		t.Errorf("%v, want %v", err, errDeaf)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // unused, and some of them have come back.
 func TestForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("5/s"), Key: pacecar.ByHeader("Tenant")}, pacecar.Config{})
 		sent := 0
 		send := func(tenant string, n int) {
@@ -61,7 +61,7 @@ func keyOf(tenant string) string {
 // the next reading counts from zero.
 func TestComesBackBetweenReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		tr := tm.transport(pacecar.Policy{Rates: pacecar.MustRates("5/s"), Key: pacecar.ByHeader("Tenant")}, pacecar.Config{})
 		send := func(tenant string, n int) {
 			for range n {
@@ -89,7 +89,7 @@ func TestComesBackBetweenReadings(t *testing.T) {
 // watched twice counts once, and what a stopped one counted stays.
 func TestSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tm := newTelemetry(t, pacecarotel.Config{})
+		tm := newTelemetry(t, pacecarotel.Options{})
 		policy := pacecar.Policy{Rates: pacecar.MustRates("1/10s"), Lease: -1}
 		one, two := tm.transport(policy, pacecar.Config{}), tm.transport(policy, pacecar.Config{})
 		limiter, err := pacecar.NewLimiter(nil, "mail", policy)
@@ -139,7 +139,7 @@ func TestSources(t *testing.T) {
 // sent, see the same totals.
 func TestReaders(t *testing.T) {
 	a, b := sdkmetric.NewManualReader(), sdkmetric.NewManualReader()
-	o, err := pacecarotel.New(pacecarotel.Config{
+	o, err := pacecarotel.New(pacecarotel.Options{
 		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(a), sdkmetric.WithReader(b)),
 	})
 	if err != nil {
@@ -154,8 +154,8 @@ func TestReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Watch(tr)
-	tm := &telemetry{Observer: o, t: t, traces: newTelemetry(t, pacecarotel.Config{}).traces}
-	tm.spans = newTelemetry(t, pacecarotel.Config{}).spans
+	tm := &telemetry{Observer: o, t: t, traces: newTelemetry(t, pacecarotel.Options{}).traces}
+	tm.spans = newTelemetry(t, pacecarotel.Options{}).spans
 
 	var all sync.WaitGroup
 	for range 4 {
@@ -191,7 +191,7 @@ func TestReaders(t *testing.T) {
 
 // TestNil: what would fail at the first collection fails at once.
 func TestNil(t *testing.T) {
-	tm := newTelemetry(t, pacecarotel.Config{})
+	tm := newTelemetry(t, pacecarotel.Options{})
 	for name, watch := range map[string]func(){
 		"Transport": func() { tm.Watch(nil) },
 		"Limiter":   func() { tm.WatchLimiter(nil) },
