@@ -14,11 +14,11 @@ import (
 
 // Options configures a [Collector]. The zero value is fit for use.
 type Options struct {
-	// KeyLabel adds the label key, with Event.Key, to all series that have a
+	// PerKey adds the label key, with Event.Key, to all series that have a
 	// route. There is one key for each host of a route without a host, and for
 	// each result of Policy.Key, and the series of a key stay until the process
 	// ends: set it only where the keys are few.
-	KeyLabel bool
+	PerKey bool
 
 	// Buckets are the upper bounds of the histogram of waits, in seconds and in
 	// increasing order. Nil means from 1 ms to 5 minutes.
@@ -33,7 +33,7 @@ var defaultBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 //
 // It is made by [New], and safe for concurrent use.
 type Collector struct {
-	keyLabel bool
+	perKey bool
 
 	wait      *prometheus.HistogramVec
 	sent      *prometheus.CounterVec
@@ -63,12 +63,12 @@ type Collector struct {
 }
 
 // A name is the labels that tell quotas apart. The key is empty without
-// Options.KeyLabel.
+// Options.PerKey.
 type name struct{ route, key string }
 
 // labels returns the values of the labels, in the order of [Collector].labels.
-func (n name) labels(keyLabel bool, more ...string) []string {
-	if keyLabel {
+func (n name) labels(perKey bool, more ...string) []string {
+	if perKey {
 		return append([]string{n.route, n.key}, more...)
 	}
 	return append([]string{n.route}, more...)
@@ -114,23 +114,23 @@ const (
 
 // New returns a Collector. It panics if Buckets are not in increasing order, as
 // [prometheus.NewHistogram] does.
-func New(o Options) *Collector {
-	c := &Collector{keyLabel: o.KeyLabel, quotas: map[name]*quota{}, pause: map[string]time.Time{}}
+func New(opts Options) *Collector {
+	c := &Collector{perKey: opts.PerKey, quotas: map[name]*quota{}, pause: map[string]time.Time{}}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, c.labels(more...))
 		c.counters = append(c.counters, v)
 		return v
 	}
-	opts := prometheus.HistogramOpts{
+	wait := prometheus.HistogramOpts{
 		Name:    "pacecar_wait_seconds",
 		Help:    "How long requests that left had waited for their slot, in seconds, by whose slot it was. From EventSlot.",
-		Buckets: slices.Clone(o.Buckets),
+		Buckets: slices.Clone(opts.Buckets),
 	}
-	if o.Buckets == nil {
-		opts.Buckets = defaultBuckets
+	if opts.Buckets == nil {
+		wait.Buckets = defaultBuckets
 	}
-	prometheus.NewHistogram(opts) // panics here rather than at the first event
-	c.wait = prometheus.NewHistogramVec(opts, c.labels("tier"))
+	prometheus.NewHistogram(wait) // panics here rather than at the first event
+	c.wait = prometheus.NewHistogramVec(wait, c.labels("tier"))
 	c.unrouted = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "pacecar_requests_unrouted_total",
 		Help: "Requests that matched no route and passed unlimited. From EventUnrouted.",
@@ -173,7 +173,7 @@ func New(o Options) *Collector {
 
 // labels returns the names of the labels of a quota's metrics.
 func (c *Collector) labels(more ...string) []string {
-	if c.keyLabel {
+	if c.perKey {
 		return append([]string{"route", "key"}, more...)
 	}
 	return append([]string{"route"}, more...)
@@ -267,7 +267,7 @@ type quota struct {
 // name returns the labels of a key. A label must be valid UTF-8.
 func (c *Collector) name(route, key string) name {
 	n := name{route: strings.ToValidUTF8(route, "\uFFFD")}
-	if c.keyLabel {
+	if c.perKey {
 		n.key = strings.ToValidUTF8(key, "\uFFFD")
 	}
 	return n
@@ -293,17 +293,17 @@ func (c *Collector) quota(route, key string) *quota {
 
 func (c *Collector) newQuota(n name) *quota {
 	one := func(v *prometheus.CounterVec) prometheus.Counter {
-		return v.WithLabelValues(n.labels(c.keyLabel)...)
+		return v.WithLabelValues(n.labels(c.perKey)...)
 	}
 	each := func(v *prometheus.CounterVec, values ...string) map[string]prometheus.Counter {
 		m := map[string]prometheus.Counter{}
 		for _, value := range values {
-			m[value] = v.WithLabelValues(n.labels(c.keyLabel, value)...)
+			m[value] = v.WithLabelValues(n.labels(c.perKey, value)...)
 		}
 		return m
 	}
 	labels := prometheus.Labels{"route": n.route}
-	if c.keyLabel {
+	if c.perKey {
 		labels["key"] = n.key
 	}
 	return &quota{

@@ -173,7 +173,7 @@ func TestUnknown(t *testing.T) {
 	want(t, gather(t, c), map[string]float64{`wait_seconds{route="r",tier="unknown"}`: 10})
 }
 
-func TestKeyLabel(t *testing.T) {
+func TestPerKey(t *testing.T) {
 	event := pacecar.Event{Kind: pacecar.EventSlot, Route: "r", Key: "host#tenant", Tier: pacecar.TierWindow}
 	stats := map[string]pacecar.Stats{event.Key: {Route: "r", Rates: pacecar.MustRates("1/s"), Waiting: 2}}
 
@@ -186,7 +186,7 @@ func TestKeyLabel(t *testing.T) {
 		}
 	}
 
-	c = New(Options{KeyLabel: true})
+	c = New(Options{PerKey: true})
 	c.Observe(t.Context(), event)
 	c.watch(&source{told: true, stats: func() (map[string]pacecar.Stats, bool) { return stats, true }})
 	got := gather(t, c)
@@ -206,7 +206,7 @@ func TestKeyLabel(t *testing.T) {
 
 // A label that is not UTF-8 would panic in Observe and fail the scrape.
 func TestInvalidText(t *testing.T) {
-	c := New(Options{KeyLabel: true})
+	c := New(Options{PerKey: true})
 	c.Observe(t.Context(), pacecar.Event{Kind: pacecar.EventSlot, Route: "r\xff", Key: "k\xfe"})
 	c.watch(&source{stats: func() (map[string]pacecar.Stats, bool) {
 		return map[string]pacecar.Stats{"k\xff": {Route: "r\xff", Waiting: 1}, "k\xfe": {Route: "r\xff", Waiting: 1}}, true
@@ -230,7 +230,7 @@ func TestKeysOfARoute(t *testing.T) {
 		`requests_waiting{route="r"}`:                 5,
 		`late_seconds{route="r"}`:                     2,
 		`head_start_seconds{route="r"}`:               2,
-		`degraded{route="r"}`:                         1,
+		`redis_away{route="r"}`:                       1,
 		`limit_slots{period="1s",route="r"}`:          3,
 		`limit_slots{period="1m",route="r"}`:          30,
 		`limit_period_seconds{period="1m",route="r"}`: 60,
@@ -238,7 +238,7 @@ func TestKeysOfARoute(t *testing.T) {
 		`slots_given_back_total{route="r"}`:           22,
 		`requests_degraded_total{route="r"}`:          33,
 		`requests_sent_total{route="r"}`:              0, // from events, of which there were none
-		`degraded{route="other"}`:                     0,
+		`redis_away{route="other"}`:                   0,
 		`pause_remaining_seconds{route="other"}`:      0,
 		`next_slot_seconds{route="other"}`:            0,
 		`watched{}`:                                   1,

@@ -14,7 +14,7 @@
 // # Labels
 //
 // A series has the route of its quota, which takes as many values as there are
-// routes, and never the key, unless [Options].KeyLabel asks for it. Of the keys
+// routes, and never the key, unless [Options].PerKey asks for it. Of the keys
 // of one route, counts are added and of times the longest is shown.
 //
 // # Counters from Stats

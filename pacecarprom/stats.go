@@ -64,7 +64,7 @@ func (c *Collector) watch(s *source) {
 
 // gauges are the metrics of which each scrape makes new series.
 type gauges struct {
-	watched, waiting, next, pause, late, head, degraded, slots, period *prometheus.Desc
+	watched, waiting, next, pause, late, head, away, slots, period *prometheus.Desc
 }
 
 func (c *Collector) newGauges() gauges {
@@ -84,7 +84,7 @@ func (c *Collector) newGauges() gauges {
 			"Seconds that the last request left after its slot, at most. From Stats.Late."),
 		head: gauge("pacecar_head_start_seconds",
 			"Seconds before its slot at which a request asks for a connection. From Stats.HeadStart."),
-		degraded: gauge("pacecar_degraded",
+		away: gauge("pacecar_redis_away",
 			"1 if Redis did not answer when it was last asked, else 0. It is asked when there are requests. From Stats.Away."),
 		slots: gauge("pacecar_limit_slots",
 			"Slots that the rate in force has in one period, for each key. From Stats.Rates.", "period"),
@@ -107,7 +107,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 		v.Describe(ch)
 	}
 	g := &c.gauges
-	for _, d := range []*prometheus.Desc{g.watched, g.waiting, g.next, g.pause, g.late, g.head, g.degraded, g.slots, g.period} {
+	for _, d := range []*prometheus.Desc{g.watched, g.waiting, g.next, g.pause, g.late, g.head, g.away, g.slots, g.period} {
 		ch <- d
 	}
 }
@@ -122,18 +122,18 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(g.watched, prometheus.GaugeValue, float64(watched))
 	for n, r := range readings {
 		gauge := func(d *prometheus.Desc, v float64, more ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, n.labels(c.keyLabel, more...)...)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, n.labels(c.perKey, more...)...)
 		}
 		gauge(g.waiting, float64(r.waiting))
 		gauge(g.next, r.next.Seconds())
 		gauge(g.pause, r.pause.Seconds())
 		gauge(g.late, r.late.Seconds())
 		gauge(g.head, r.head.Seconds())
-		degraded := 0.0
+		away := 0.0
 		if r.away {
-			degraded = 1
+			away = 1
 		}
-		gauge(g.degraded, degraded)
+		gauge(g.away, away)
 		for per, limit := range r.limits {
 			gauge(g.slots, float64(limit), formatPer(per))
 			gauge(g.period, per.Seconds(), formatPer(per))
