@@ -37,7 +37,7 @@ const (
 	// maxKeys is how many quotas Keys returns.
 	maxKeys = 100_000
 
-	// adminTries is how often an Admin tries again what others got in between of.
+	// adminTries is how often an Admin tries what others keep changing.
 	adminTries = 5
 )
 
@@ -55,7 +55,7 @@ type Admin struct {
 // NewAdmin returns an Admin of the quotas in rdb whose names begin with prefix;
 // an empty one means "pacecar", as in [Config]. It does not dial.
 func NewAdmin(rdb redis.UniversalClient, prefix string) (*Admin, error) {
-	if rdb == nil {
+	if rdb == nil || isNilPointer(rdb) {
 		return nil, errors.New("pacecar: Redis: must not be nil")
 	}
 	c := Config{Redis: rdb, Prefix: prefix}
@@ -127,13 +127,13 @@ func (a *Admin) Pause(ctx context.Context, key string, d time.Duration) (until t
 	if d < time.Millisecond || d > maxPer {
 		return until, keyError(key, fmt.Errorf("a pause must be from 1ms to 366d: %v", d))
 	}
-	answer, err := a.tell(ctx, key, func(v *view) *query {
+	got, err := a.tell(ctx, key, func(v *view) *query {
 		return &query{pause: micros(d), paused: v.number("resume")}
 	})
 	if err != nil {
 		return until, keyError(key, err)
 	}
-	return time.UnixMicro(answer.resume), nil
+	return time.UnixMicro(got.resume), nil
 }
 
 // Resume ends the pause of a quota, whoever asked for it. Who waits keeps order
@@ -182,15 +182,15 @@ func (a *Admin) tell(ctx context.Context, key string, ask func(*view) *query) (*
 		}
 		q := ask(v)
 		q.known = v.number("policy")
-		answer, err := a.window(key, v.named).exchange(ctx, q)
+		got, err := a.window(key, v.named).exchange(ctx, q)
 		if err != nil {
 			return nil, err
 		}
 		switch {
-		case answer.stale: // rates were set meanwhile
-		case q.pause > 0 && answer.resume < answer.now+q.pause: // there was a shorter pause meanwhile
+		case got.stale: // rates were set meanwhile
+		case q.pause > 0 && got.resume < got.now+q.pause: // there was a shorter pause meanwhile
 		default:
-			return answer, nil
+			return got, nil
 		}
 	}
 	return nil, errors.New("others change it all the time; try again")

@@ -1,6 +1,7 @@
 package pacecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func parseView(reply []any, rates Rates) (*view, error) {
 	return v, nil
 }
 
-func byPer(a, b Rate) int { return int(max(-1, min(1, a.Per-b.Per))) }
+func byPer(a, b Rate) int { return cmp.Compare(a.Per, b.Per) }
 
 // inForce returns the rates that processes obey: those that were set, or else
 // those under which slots are booked. The clock may name others, which were in
