@@ -104,15 +104,11 @@ func (g *gate) shut() {
 	g.isShut = true
 }
 
-// measure plays m's processes for a third of the time.
-func (t *tool) measure(ctx context.Context, key string, m *measure) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	rdb := &gate{Scripter: t.rdb}
-	defer rdb.shut() // a Transport may still be asking for the time, and would restore what is removed
-	var away atomic.Pointer[error]
+// fleet returns n Transports that book slots of key through rdb. away gets the
+// error of the first call to Redis that failed.
+func (t *tool) fleet(n int, key string, rdb redis.Scripter, away *atomic.Pointer[error]) ([]*pacecar.Transport, error) {
 	var transports []*pacecar.Transport
-	for range m.Processes {
+	for range n {
 		one, err := pacecar.New(pacecar.Config{
 			Redis: rdb, Prefix: t.prefix, Base: nobody{}, RedisTimeout: t.timeout, Retry: pacecar.Retry{Max: -1},
 			Observe: func(_ context.Context, e pacecar.Event) {
@@ -126,9 +122,23 @@ func (t *tool) measure(ctx context.Context, key string, m *measure) error {
 			}},
 		})
 		if err != nil {
-			return usageError{err}
+			return nil, usageError{err}
 		}
 		transports = append(transports, one)
+	}
+	return transports, nil
+}
+
+// measure plays m's processes for a third of the time.
+func (t *tool) measure(ctx context.Context, key string, m *measure) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	rdb := &gate{Scripter: t.rdb}
+	defer rdb.shut() // a Transport may still be asking for the time, and would restore what is removed
+	var away atomic.Pointer[error]
+	transports, err := t.fleet(m.Processes, key, rdb, &away)
+	if err != nil {
+		return err
 	}
 	start := time.Now()
 	deadline := start.Add(t.dur / 3)

@@ -142,13 +142,13 @@ var replies = map[string]string{
 // explain says what to do about an error of Redis or of the network.
 func (t *tool) explain(err error) error {
 	var text string
-	var mistake usageError
+	_, mistake := errors.AsType[usageError](err)
 	_, done := errors.AsType[*explained](err)
 	reply, isRedis := errors.AsType[redis.Error](err)
 	_, isNet := errors.AsType[net.Error](err)
 	_, isTLS := errors.AsType[tls.RecordHeaderError](err)
 	switch {
-	case done, errors.As(err, &mistake), errors.Is(err, pacecar.ErrUnknownKey), errors.Is(err, context.Canceled):
+	case done, mistake, errors.Is(err, pacecar.ErrUnknownKey), errors.Is(err, context.Canceled):
 		return err
 	case isTLS:
 		text = fmt.Sprintf("Redis at %s speaks no TLS: redis:// instead of rediss://", t.where)

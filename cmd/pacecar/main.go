@@ -131,7 +131,6 @@ func (t *tool) main(ctx context.Context, args []string, env string) int {
 	if t.rdb != nil {
 		t.rdb.Close()
 	}
-	var mistake usageError
 	switch {
 	case err == nil:
 		return exitOK
@@ -141,8 +140,9 @@ func (t *tool) main(ctx context.Context, args []string, env string) int {
 	}
 	text, _ := strings.CutPrefix(err.Error(), "pacecar: ")
 	fmt.Fprintf(t.err, "pacecar: %s\n", shown(text))
+	_, mistake := errors.AsType[usageError](err)
 	switch {
-	case errors.As(err, &mistake):
+	case mistake:
 		fmt.Fprintln(t.err, "pacecar -h says how it is used")
 		return exitUsage
 	case errors.Is(err, pacecar.ErrUnknownKey):
