@@ -108,25 +108,11 @@ free one. Until Ctrl-C the stand-in is asked again and again; a real
 	if o.serve, err = parseServe(o.serve); err != nil {
 		return o, fmt.Errorf("-serve: %w", err)
 	}
-	if faults != "" {
-		o.faults = strings.Split(faults, ",")
+	if o.faults, err = parseFaults(faults); err != nil {
+		return o, fmt.Errorf("-fault %w", err)
 	}
-	for _, f := range o.faults {
-		if !slices.Contains(faultKinds, f) {
-			return o, fmt.Errorf("-fault %q: must be a list of %s", f, strings.Join(faultKinds, ","))
-		}
-	}
-	switch outage {
-	case "":
-		if o.chaos {
-			o.outage = pacecar.FailOpen
-		}
-	case "closed":
-		o.outage = pacecar.FailClosed
-	case "open":
-		o.outage = pacecar.FailOpen
-	default:
-		return o, fmt.Errorf("-outage %q: must be closed or open", outage)
+	if o.outage, err = parseOutage(outage, o.chaos); err != nil {
+		return o, fmt.Errorf("-outage %w", err)
 	}
 	return o, o.contradiction()
 }
@@ -159,6 +145,32 @@ func parseYears(s string) ([]int, error) {
 	}
 	slices.Sort(years)
 	return slices.Compact(years), nil
+}
+
+// parseFaults reads a list of faultKinds.
+func parseFaults(s string) ([]string, error) {
+	if s == "" {
+		return nil, nil
+	}
+	faults := strings.Split(s, ",")
+	for _, f := range faults {
+		if !slices.Contains(faultKinds, f) {
+			return nil, fmt.Errorf("%q: must be a list of %s", f, strings.Join(faultKinds, ","))
+		}
+	}
+	return faults, nil
+}
+
+// parseOutage reads a policy. Without one, it is to fail open with chaos, so
+// that there is something to see.
+func parseOutage(s string, chaos bool) (pacecar.Outage, error) {
+	switch {
+	case s == "open", s == "" && chaos:
+		return pacecar.FailOpen, nil
+	case s == "closed", s == "":
+		return pacecar.FailClosed, nil
+	}
+	return 0, fmt.Errorf("%q: must be closed or open", s)
 }
 
 // parseUpstream checks that s is empty or a scheme and a host, nothing else.
