@@ -1,4 +1,4 @@
-package main
+package tour
 
 import (
 	"io/fs"
@@ -57,24 +57,29 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestQuoted: the code in docs/faq.md is that of a test.
+// TestQuoted: the code on these pages is that of programs which are compiled.
 func TestQuoted(t *testing.T) {
-	page, err := os.ReadFile("../faq.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("../../example_synctest_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	unindented := func(text string) string { return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(text, "") }
-	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) == 0 {
-		t.Error("no code")
-	}
-	for _, block := range blocks {
-		if !strings.Contains(unindented(string(source)), unindented(block[1])) {
-			t.Errorf("not in the test:\n%s", block[1])
+	for page, program := range map[string]string{
+		"../faq.md":   "../../example_synctest_test.go",
+		"../start.md": "paced/main.go",
+	} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := os.ReadFile(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unindented := func(text string) string { return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(text, "") }
+		blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(string(text), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s: no code", page)
+		}
+		for _, block := range blocks {
+			if !strings.Contains(unindented(string(source)), unindented(block[1])) {
+				t.Errorf("%s: not in %s:\n%s", page, program, block[1])
+			}
 		}
 	}
 }
