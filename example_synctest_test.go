@@ -16,7 +16,7 @@ func TestOfOnesOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport, err := pacecar.New(pacecar.Config{
 			Redis:  nil, // in memory
-			Routes: map[string]pacecar.Policy{"/": {Rates: pacecar.MustRates("3/s, 30/m")}},
+			Routes: pacecar.Routes{"/": {Rates: pacecar.MustRates("3/s, 30/m")}},
 			Base:   upstream{}, // a RoundTripper of one's own: no network, which knows no virtual time
 		})
 		if err != nil {

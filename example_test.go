@@ -40,7 +40,7 @@ func get(client *http.Client, url string) {
 func Example() {
 	t, err := pacecar.New(pacecar.Config{
 		Redis: nil, // a *redis.Client shares the quota with every process that uses it
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.openf1.org/": {Rates: pacecar.MustRates("3/s, 30/m")},
 		},
 		Base: upstream{},
@@ -63,7 +63,7 @@ func Example() {
 // is left, with a quota for each host.
 func ExampleNew() {
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.example.com/":           {Rates: pacecar.MustRates("100/10s")},
 			"POST api.example.com/":      {Rates: pacecar.MustRates("10/10s"), MaxWait: 5 * time.Second},
 			"GET api.example.com/search": {Rates: pacecar.MustRates("1/m")},
@@ -112,7 +112,7 @@ func ExampleTransport_sdk() {
 	}
 
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.example.com/": {Rates: pacecar.MustRates("1/m"), MaxWait: time.Second},
 		},
 		Base: upstream{},
@@ -174,7 +174,7 @@ func ExampleLimiter_Wait() {
 // named in Redis, errors and metrics is a hash of it.
 func ExamplePolicy_key() {
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.example.com/": {
 				Rates:   pacecar.MustRates("1/m"),
 				Key:     pacecar.ByHeader("Authorization"),
@@ -218,7 +218,7 @@ func ExamplePolicy_failOpen() {
 	defer rdb.Close()
 	t, err := pacecar.New(pacecar.Config{
 		Redis: rdb,
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"open.example.com/": {
 				Rates:   pacecar.MustRates("4/m"),
 				Outage:  pacecar.FailOpen,
@@ -273,7 +273,7 @@ func ExampleBackground() {
 func ExampleTransport_SetPolicy() {
 	policy := pacecar.Policy{Rates: pacecar.MustRates("1/m"), MaxWait: time.Second}
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{"api.example.com/": policy},
+		Routes: pacecar.Routes{"api.example.com/": policy},
 		Base:   upstream{},
 	})
 	if err != nil {
@@ -302,7 +302,7 @@ func ExampleConfig_observe() {
 	var mu sync.Mutex
 	count := map[string]int{}
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"/": {Rates: pacecar.MustRates("2/m"), MaxWait: time.Second},
 		},
 		Base: upstream{},
@@ -329,7 +329,7 @@ func ExampleConfig_observe() {
 // Why a request waits, as it could be shown to whoever asks.
 func ExampleTransport_Stats() {
 	t, err := pacecar.New(pacecar.Config{
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.example.com/": {Rates: pacecar.MustRates("2/m"), MaxWait: time.Second},
 		},
 		Base: upstream{},

@@ -104,7 +104,7 @@ func TestACL(t *testing.T) {
 	limited := true
 	transport, err := pacecar.New(pacecar.Config{
 		Redis: clients["pacecar"],
-		Routes: map[string]pacecar.Policy{"api.example.com/": {
+		Routes: pacecar.Routes{"api.example.com/": {
 			Rates: pacecar.MustRates("20/200ms"), Reserve: 2, Outage: pacecar.FailOpen, Replicas: 1,
 		}},
 		Base: roundTripper(func(req *http.Request) (*http.Response, error) {

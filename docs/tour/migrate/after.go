@@ -13,7 +13,7 @@ import (
 func AfterRedisRate(rdb *redis.Client) (*http.Client, error) {
 	t, err := pacecar.New(pacecar.Config{
 		Redis: rdb,
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"api.example.com/": {Rates: pacecar.MustRates("10/s")},
 		},
 	})
@@ -56,7 +56,7 @@ func AfterSleep(client *http.Client, urls []string, use func(*http.Response)) er
 func AfterRetry(rdb *redis.Client) (*http.Client, error) {
 	t, err := pacecar.New(pacecar.Config{
 		Redis:  rdb,
-		Routes: map[string]pacecar.Policy{"api.example.com/": {Rates: pacecar.MustRates("10/s")}},
+		Routes: pacecar.Routes{"api.example.com/": {Rates: pacecar.MustRates("10/s")}},
 		Retry:  pacecar.Retry{Max: 3, MaxRetryAfter: time.Minute}, // the defaults
 	})
 	if err != nil {

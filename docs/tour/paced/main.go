@@ -33,7 +33,7 @@ func main() {
 	t, err := pacecar.New(pacecar.Config{
 		Redis:        redis.NewClient(&redis.Options{Addr: *addr}),
 		RedisTimeout: 5 * time.Second, // so that a machine which is busy with builds is no outage
-		Routes: map[string]pacecar.Policy{
+		Routes: pacecar.Routes{
 			"/": {Name: "tour", Rates: pacecar.MustRates("10/s")},
 		},
 		Observe: m.Observe,
