@@ -14,8 +14,8 @@ type backgroundKey struct{}
 
 // Background returns a context whose requests are background work: under a
 // policy with a Reserve they leave so many slots free, and wait as long as there
-// are no more. Without a Reserve it changes nothing. While Redis is away,
-// background work stands still with [FailOpen] too.
+// are no more. Without a Reserve it changes nothing. While Redis is away it waits
+// under [FailOpen], and is refused, as all else is, under [FailClosed].
 func Background(ctx context.Context) context.Context {
 	return context.WithValue(ctx, backgroundKey{}, true)
 }

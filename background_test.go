@@ -151,6 +151,13 @@ func TestBackgroundInAnOutage(t *testing.T) {
 				if outage == FailOpen && (err != nil || waited < 3*time.Second || waited > 6*time.Second) {
 					t.Errorf("got %v after %v", err, waited)
 				}
+				want := uint64(0)
+				if outage == FailClosed {
+					want = 1
+				}
+				if n := l.Stats().Degraded; n != want {
+					t.Errorf("%d were decided without Redis, want %d", n, want)
+				}
 				time.Sleep(10 * time.Second)
 			})
 		})

@@ -155,7 +155,8 @@ func Azure(resp *http.Response) (pause time.Duration, ok bool) {
 	return namedWait(resp, time.Now())
 }
 
-// Slack is a [Policy].Feedback for Slack's Web API: the Retry-After of a 429.
+// Slack is a [Policy].Feedback for Slack's Web API: the Retry-After of a 429,
+// which is obeyed without it too; it lets a policy say whom it talks to.
 // Slack counts for each method and workspace: that takes a route for each
 // method, and a Key for the workspaces.
 //

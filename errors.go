@@ -13,7 +13,8 @@ var (
 	ErrWaitTooLong = errors.New("the wait for a slot is too long")
 
 	// ErrUnavailable says that Redis did not answer, and that the policy is
-	// [FailClosed].
+	// [FailClosed] or the request costs more than the share of [FailOpen] ever
+	// has.
 	ErrUnavailable = errors.New("redis is unavailable")
 
 	// ErrCostTooHigh says that a request costs more slots than one of the
@@ -32,8 +33,9 @@ type Error struct {
 	// refusal. Zero means that it is not known.
 	Wait time.Duration
 
-	// Err is why: one of the sentinels above, or the error of the request's
-	// context when that ended first or ends before the slot.
+	// Err is why: [ErrWaitTooLong], [ErrUnavailable] or [ErrCostTooHigh]; the
+	// error of the request's context, when that ended or ends before the slot;
+	// or that of GetBody, when a retry has no body.
 	Err error
 }
 

@@ -20,6 +20,10 @@ type flight struct {
 	over   bool // it has landed, or was given up and what it brings goes back
 }
 
+// hereEvery is how often a process says that it is alive, with an exchange that
+// it makes anyway.
+const hereEvery = 10 * time.Second
+
 // maxAboard bounds how long one exchange keeps Redis busy.
 const maxAboard = 256
 
@@ -63,9 +67,9 @@ func (l *Limiter) fly(f *flight) {
 		// The bound is ours: a go-redis client may ignore the context's.
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		late := f // the loop goes on to the next
-		bound := time.AfterFunc(l.timeout, func() { l.giveUp(late, errTimeout) })
+		alarm := time.AfterFunc(l.timeout, func() { l.giveUp(late, errTimeout) })
 		a, err := f.window.exchange(ctx, f.query)
-		bound.Stop()
+		alarm.Stop()
 		cancel()
 		if err != nil {
 			l.giveUp(f, err)
@@ -188,14 +192,15 @@ func (l *Limiter) boardLocked() *flight {
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	reason := l.look || q.restore != nil || q.adopt+q.policy != "" || q.pause > 0 || len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
-	if reason || now >= l.lease.due {
+	needed := l.look || q.restore != nil || q.adopt+q.policy != "" || q.pause > 0 ||
+		len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
+	if needed || now >= l.lease.due {
 		l.boardQueueLocked(f, now)
 	}
 	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
 		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
 	}
-	if !reason && len(q.asks) == 0 {
+	if !needed && len(q.asks) == 0 {
 		return nil
 	}
 	l.look = false

@@ -67,7 +67,8 @@ type Limiter struct {
 
 // NewLimiter returns the limiter of the quota named key, which every process
 // that names the same key shares through rdb; a nil rdb keeps it in memory. It
-// is the quota of a Transport's route with that Name too. Calls to Redis are
+// is the quota of a Transport's route with that Name too, under the default
+// [Config].Prefix. Calls to Redis are
 // bounded by 250 ms. The policy's Name, Key, Cost and Feedback are of no use
 // here and must be left out.
 func NewLimiter(rdb redis.Scripter, key string, policy Policy) (*Limiter, error) {
@@ -119,7 +120,7 @@ func (l *Limiter) wall(local int64) time.Time {
 // nothing is charged: with [ErrWaitTooLong] when the slot is further away than
 // the policy's MaxWait, with [context.DeadlineExceeded] when it lies beyond the
 // context's deadline, with [ErrUnavailable] when Redis does not answer and the
-// policy is [FailClosed]. A context that has ended already is answered with its
+// policy is [FailClosed] or the cost is above this process's share. A context that has ended already is answered with its
 // plain error; when it ends during the wait, the slot is given back.
 //
 // The caller must go ahead at once: the quota counts when the call leaves.
@@ -242,7 +243,7 @@ var noRequest = context.Background()
 
 // tellLocked keeps an event until mu is free.
 func (l *Limiter) tellLocked(ctx context.Context, e Event) {
-	if l.want(ctx, e.Kind) {
+	if l.want(ctx, &e) {
 		e.Key, e.Route = l.key, l.route
 		l.events = append(l.events, told{ctx, e})
 	}

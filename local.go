@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// local is the window in this process's memory: the default without Redis, the
-// share during an outage, and the model that the script in lua/ is tested
-// against. Every function here has its twin there.
+// local is the window in this process's memory, for a Limiter without Redis. Its
+// ledger is also the share during an outage, and the model that the script in
+// lua/ is tested against: every function of it has its twin there.
 type local struct {
 	start time.Time
 	mu    sync.Mutex
@@ -22,6 +22,8 @@ func newLocal(bounds []bound) *local {
 	return &local{start: time.Now(), book: newLedger(bounds)}
 }
 
+// exchange has no use for known, here, policy and adopt, which are for who shares
+// a window, and never fails.
 func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +50,7 @@ type ledger struct {
 	seen, until    int64
 	seqs           map[string]int64 // of the last query of each process that gave back
 	spares         []span           // slots given back, by time
-	turn           int64            // see reserveSpare
+	turn           int64            // see grantBackground
 	logs           []slotLog
 
 	// Of the exchange under way:
@@ -258,18 +260,18 @@ func (l *ledger) reserve(heard int64, asks []ask) {
 	l.change()
 	for _, a := range asks {
 		if a.keep > 0 {
-			l.grantSpare(a)
+			l.grantBackground(a)
 		} else {
 			l.grant(a)
 		}
 	}
 }
 
-// grantSpare books what leaves the reserve free. Such slots are never booked
+// grantBackground books what leaves the reserve free. Such slots are never booked
 // ahead, where others would be behind them: who gets none is told when to ask
 // again, one after the other at the pace of what is left to them. A turn that
 // comes a little too soon is soon another.
-func (l *ledger) grantSpare(a ask) {
+func (l *ledger) grantBackground(a ask) {
 	pace := 0.0
 	for _, g := range l.logs {
 		pace = max(pace, float64(a.cost*g.window)/float64(g.limit-a.keep))

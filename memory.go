@@ -164,7 +164,7 @@ func (l *Limiter) unheardLocked(i int, until int64) int64 {
 // short reports whether the i-th rate's window may be waited out.
 func (l *Limiter) short(i int) bool { return l.policy.Rates[i].Per <= shortWindow }
 
-// take returns what restore asked for, once.
+// take returns what restoreLocked asked for, once.
 func (m *memory) take() *past {
 	p := m.pending
 	m.pending = nil

@@ -6,23 +6,55 @@ import (
 	"time"
 )
 
-// An EventKind says what happened. Its text form is lower case.
+// An EventKind says what happened. String names it, in lower case.
 type EventKind int
 
 // What can happen to a request or to a key. The comment says which fields of
-// [Event] are set besides Kind and Key.
+// [Event] are set besides Kind, Key and Route.
 const (
-	EventSlot     EventKind = iota + 1 // a request left; Tier is whose slot it had, Wait how long it waited, Late how much after its slot it left, at most
-	EventRefused                       // a request was refused; Wait and Err are those of the [Error]
-	EventUnrouted                      // a request matched no route and passes unlimited; Key and Route are empty
-	EventLimited                       // an answer said that the rate was too high, a 429 for one; Reason says which, Wait how long it asks for, if it does
-	EventPaused                        // the key's clock was stopped for Wait, until Until; Reason is that of the answer, empty if another process asked
-	EventRetry                         // an attempt failed and another follows, after Wait at least; Attempt is the one that failed, Reason or Err why
-	EventLate                          // a request left so late that those behind it are moved, to keep their distance; Late is as in EventSlot
-	EventDegraded                      // Redis stopped answering; Err says how, Outage what is done meanwhile
-	EventRestored                      // Redis answers again; Wait is how long it was away
-	EventRates                         // other Rates are in force; Reason is "set" (by SetPolicy), "stored" (in Redis, for the fleet) or "not understood" (Err says why)
-	EventLost                          // Redis lost the key's state, and this process has told it what it remembers, or another has
+	// EventSlot: a request left. Tier is whose slot it had, Wait how long it
+	// waited, Late how much after its slot it left, at most.
+	EventSlot EventKind = iota + 1
+
+	// EventRefused: a request was refused. Wait and Err are those of the
+	// [Error].
+	EventRefused
+
+	// EventUnrouted: a request matched no route and passes unlimited. Key and
+	// Route are empty.
+	EventUnrouted
+
+	// EventLimited: an answer of the upstream said that the rate was too high, a
+	// 429 for one. Reason says which, Wait how long it asks for, if it does.
+	EventLimited
+
+	// EventPaused: the key's clock was stopped for Wait, until Until. Reason is
+	// that of the answer, or empty if another process asked.
+	EventPaused
+
+	// EventRetry: an attempt failed and another follows, after Wait at least.
+	// Attempt is the one that failed, Reason or Err why.
+	EventRetry
+
+	// EventLate: a request left so late that those behind it are moved, to keep
+	// their distance. Late is as in EventSlot.
+	EventLate
+
+	// EventDegraded: Redis stopped answering. Err says how, Outage what is done
+	// meanwhile.
+	EventDegraded
+
+	// EventRestored: Redis answers again. Wait is how long it was away.
+	EventRestored
+
+	// EventRates: other rates are in force, which Rates has. Reason is "set" (by
+	// SetPolicy) or "stored" (in Redis, for the fleet); or "not understood",
+	// when stored ones are ignored for the reason in Err.
+	EventRates
+
+	// EventLost: Redis lost the key's state, and this process or another has
+	// told it what it remembers.
+	EventLost
 )
 
 var eventNames = [...]string{"", "slot", "refused", "unrouted", "limited", "paused", "retry", "late", "degraded", "restored", "rates", "lost"}
@@ -35,7 +67,7 @@ func (k EventKind) String() string {
 	return eventNames[k]
 }
 
-// A Tier is where a slot came from. Its text form is lower case.
+// A Tier is where a slot came from. String names it, in lower case.
 type Tier int
 
 // The tiers. The zero Tier is that of an event without a slot.
@@ -73,7 +105,7 @@ type Event struct {
 	Wait    time.Duration
 	Late    time.Duration
 	Until   time.Time
-	Reason  string // one of few: a status, and which header field or dialect was obeyed
+	Reason  string // one of few: of an answer, its status and the field or dialect obeyed; else as said at the kind
 	Attempt int    // counts from 1
 	Outage  Outage
 	Rates   Rates
@@ -83,22 +115,34 @@ type Event struct {
 // Stats is what one process knows of one key. Counters start at zero when the
 // process first uses the key, and again after it has been forgotten as unused.
 type Stats struct {
-	Route       string        // as in [Event]
-	Rates       Rates         `json:",omitempty"` // in force
-	RatesStored time.Time     // when they were stored for the whole fleet; zero: they are this process's own, and were never stored
-	Sent        uint64        // requests that left
-	LocalHits   uint64        // those of them on a slot already held, without a call to Redis
-	RoundTrips  uint64        // calls to Redis
-	GivenBack   uint64        // slots returned unused
-	Refused     uint64        // requests refused
-	Limited     uint64        // answers that said that the rate was too high, in spite of all
-	Degraded    uint64        // requests that were decided without Redis during an outage
-	Waiting     int           // requests waiting now
-	PausedUntil time.Time     // when the key's clock runs again, as far as this process knows; zero when it runs
-	Late        time.Duration // how much after its slot the last request left, at most
-	HeadStart   time.Duration // how long before its slot a request enters Base, to have its connection ready
-	NextSlot    time.Time     // when the next of this process's waiting requests leaves; zero when none has a slot yet
-	Away        bool          // Redis is not answering
+	Route string // as in [Event]
+
+	// Rates are those in force, and RatesStored when they were stored for the
+	// whole fleet; zero: they never were, and are this process's own.
+	Rates       Rates `json:",omitempty"` // no rates have no text
+	RatesStored time.Time
+
+	Sent       uint64 // requests that left
+	LocalHits  uint64 // those of them on a slot already held, without a call to Redis
+	RoundTrips uint64 // exchanges with the window: calls to Redis, failed ones too; without one, in memory
+	GivenBack  uint64 // slots returned unused
+	Refused    uint64 // requests refused
+	Limited    uint64 // answers that said that the rate was too high, in spite of all
+	Degraded   uint64 // requests that were decided without Redis during an outage
+
+	Waiting  int       // requests waiting now
+	NextSlot time.Time // when the next of them leaves; zero when none has a slot yet
+
+	// PausedUntil is when the key's clock runs again, as far as this process
+	// knows; zero when it runs.
+	PausedUntil time.Time
+
+	Late      time.Duration // how much after its slot the last request left, at most
+	HeadStart time.Duration // how long before its slot a request enters Base, to have its connection ready
+
+	// Away says that Redis did not answer the last time. A process without
+	// requests stops trying after 10 seconds.
+	Away bool
 }
 
 // logLevels says how loud events are logged. What may come with every request
@@ -123,9 +167,17 @@ type listeners struct {
 	logger  *slog.Logger
 }
 
-// want reports whether anybody wants to know of such events.
-func (ls *listeners) want(ctx context.Context, kind EventKind) bool {
-	return ls.observe != nil || ls.logger != nil && ls.logger.Enabled(ctx, logLevels[kind])
+// level says how loud e is logged.
+func (e *Event) level() slog.Level {
+	if e.Kind == EventRates && e.Err != nil { // somebody is not obeyed
+		return slog.LevelWarn
+	}
+	return logLevels[e.Kind]
+}
+
+// want reports whether anybody wants to know of e.
+func (ls *listeners) want(ctx context.Context, e *Event) bool {
+	return ls.observe != nil || ls.logger != nil && ls.logger.Enabled(ctx, e.level())
 }
 
 // tell reports an event. ctx is that of the request, if there is one.
@@ -133,7 +185,7 @@ func (ls *listeners) tell(ctx context.Context, e Event) {
 	if ls.observe != nil {
 		ls.observe(ctx, e)
 	}
-	if level := logLevels[e.Kind]; ls.logger != nil && ls.logger.Enabled(ctx, level) {
+	if level := e.level(); ls.logger != nil && ls.logger.Enabled(ctx, level) {
 		ls.logger.LogAttrs(ctx, level, "pacecar: "+e.Kind.String(), e.attrs()...)
 	}
 }

@@ -181,14 +181,17 @@ func (l *Limiter) degradedLocked(w *waiter) bool {
 			return true
 		}
 		l.watchLocked(now)
+	}
+	if w.keep > 0 && l.policy.Outage == FailOpen { // nothing is decided yet
+		l.standLocked(w, now)
+		return true
+	}
+	if o.away {
 		l.stats.Degraded++
 	}
-	switch {
-	case l.policy.Outage == FailClosed:
+	if l.policy.Outage == FailClosed {
 		l.unavailableLocked(w)
-	case w.keep > 0:
-		l.standLocked(w, now)
-	default:
+	} else {
 		l.shareLocked(w, now)
 	}
 	return true

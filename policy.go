@@ -25,7 +25,10 @@ const (
 
 	// FailOpen goes on with this process's share of the quota: each Limit
 	// divided by Policy.Replicas, and where that is below one, one slot in a
-	// window that is longer by as much. What holds then is in docs/outages.md.
+	// window that is longer by as much. All shares together keep every rate. As
+	// the outage begins, one with a period above 2 s can be exceeded, once and
+	// by the shares at most. A request that costs more than the share ever has is
+	// refused. What holds is in docs/outages.md.
 	FailOpen
 )
 
@@ -40,8 +43,8 @@ func (o Outage) String() string {
 	return "unknown"
 }
 
-// A Policy is the rates of one quota, and the choices that go with it. It is
-// plain data; the zero value of every field but Rates means its default.
+// A Policy is the rates of one quota, and the choices that go with it. The
+// zero value of every field but Rates means its default.
 type Policy struct {
 	// Rates are what the upstream allows, all of them at once. At least one.
 	Rates Rates
@@ -70,7 +73,8 @@ type Policy struct {
 
 	// Slack is how much later than its slot a request may leave and still be
 	// counted right; every window is enforced for Per + Slack. Zero means
-	// Per/50 for each rate, at least 2 ms and at most 50 ms.
+	// Per/50 for each rate, at least 2 ms and at most 50 ms. It must be shorter
+	// than every period.
 	Slack time.Duration
 
 	// Lease is the most slots that this process may hold ahead of its
@@ -139,8 +143,8 @@ type Config struct {
 	// settings are. Zero means 250 ms.
 	RedisTimeout time.Duration
 
-	// Logger, when set, is told of outages and lost state (Warn), their end
-	// and pauses (Info), and all that may come with every request (Debug). No
+	// Logger, when set, is told of outages and lost state (Warn), their end,
+	// pauses and other rates (Info), and all that may come with every request (Debug). No
 	// secrets.
 	Logger *slog.Logger
 

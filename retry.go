@@ -37,7 +37,7 @@ func newRetrier(r *Retry) *retryablehttp.Client {
 		RetryMax:   r.max(),
 		CheckRetry: func(ctx context.Context, _ *http.Response, _ error) (bool, error) {
 			c := callOf(ctx)
-			return c.sent == 1 || c.repeats(), nil // of the first, that is why it is here
+			return c.sent == 1 || c.repeats(), nil // of the first, RoundTrip has asked
 		},
 		Backoff: func(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 			return callOf(resp.Request.Context()).clear()

@@ -75,9 +75,9 @@ type sending struct {
 	over    bool  // Base has returned
 }
 
-// board takes a slot for a request that is about to enter Base, and has d, which
+// begin takes a slot for a request that is about to enter Base, and has d, which
 // is new, follow it.
-func (l *Limiter) board(ctx context.Context, d *sending, base http.RoundTripper, cost int) error {
+func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper, cost int) error {
 	p, err := l.enter(ctx, cost, base)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 			l.unlock()
 		}
 	default:
-		p, err = l.leave(d.ctx.Context, p, left)
+		p, err = l.depart(d.ctx.Context, p, left)
 	}
 
 	d.mu.Lock()
@@ -145,9 +145,9 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// leave waits for what is left until the slot of p, which Base has a
+// depart waits for what is left until the slot of p, which Base has a
 // connection for, and tells that it leaves, if that was not told.
-func (l *Limiter) leave(ctx context.Context, p pass, told bool) (pass, error) {
+func (l *Limiter) depart(ctx context.Context, p pass, told bool) (pass, error) {
 	l.mu.Lock()
 	defer l.unlock()
 	var err error

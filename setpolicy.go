@@ -1,9 +1,9 @@
 package pacecar
 
 import (
+	"errors"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // A quota's rates can change while it is in use: in one process, by SetPolicy,
@@ -29,15 +29,15 @@ type stored struct {
 // pattern is as in Config.Routes; Name must stay as it is, and routes that share
 // a Name change together, all but their Key, Cost and Feedback. Requests that
 // have a slot keep it, all others are held to the new policy. Rates that are
-// stored in Redis for the whole fleet win over those of policy. The error of a
-// policy that New would refuse, or an unknown pattern, changes nothing. During an
+// stored in Redis for the whole fleet win over those of policy. A policy that New
+// would refuse and an unknown pattern are errors, and change nothing. During an
 // outage, this process's share stays as it was.
 func (t *Transport) SetPolicy(pattern string, policy Policy) error {
 	err := policy.validate()
 	r := t.router.named(pattern)
 	switch {
 	case r == nil:
-		err = fmt.Errorf("no such route")
+		err = errors.New("no such route")
 	case err == nil && policy.Name != r.policy.Load().Name:
 		err = fmt.Errorf("Name: cannot change from %q", r.policy.Load().Name)
 	}
@@ -157,7 +157,3 @@ func (l *Limiter) fitLocked(a *answer) {
 		a.free = append(a.free, b.limit)
 	}
 }
-
-// hereEvery is how often a process says that it is alive, with an exchange that
-// it makes anyway.
-const hereEvery = 10 * time.Second

@@ -58,7 +58,8 @@ func New(c Config) (*Transport, error) {
 	return t, nil
 }
 
-// RoundTrip implements [http.RoundTripper]. A refusal is an *[Error].
+// RoundTrip implements [http.RoundTripper]. A refusal is an *[Error]; a context
+// that had ended before is answered with its plain error.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if nested(req) {
 		return t.base().RoundTrip(req)
@@ -99,7 +100,7 @@ func (c *call) attempt() {
 	c.sent++
 	d, err := c.slot()
 	if err != nil {
-		c.unsent(err)
+		c.fail(err)
 		return
 	}
 	req := c.req.WithContext(d.trace(c.req.URL.Host))
@@ -108,7 +109,7 @@ func (c *call) attempt() {
 		// last attempt may have gone on reading for a while.
 		if req.Body, err = c.req.GetBody(); err != nil {
 			d.cancel()
-			c.unsent(&Error{Key: c.key, Err: err})
+			c.fail(&Error{Key: c.key, Err: err})
 			return
 		}
 	}
@@ -126,9 +127,9 @@ func (c *call) attempt() {
 	}
 }
 
-// unsent ends the call with an attempt that was not sent. The response of the
+// fail ends the call with an attempt that was not sent. The response of the
 // one before it is worth more than the reason.
-func (c *call) unsent(err error) {
+func (c *call) fail(err error) {
 	if c.sent == 1 {
 		closeBody(c.req)
 	}
@@ -150,7 +151,7 @@ func (c *call) slot() (*sending, error) {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		err := c.t.limiters.get(c.key, c.route).board(c.req.Context(), d, c.t.base(), cost)
+		err := c.t.limiters.get(c.key, c.route).begin(c.req.Context(), d, c.t.base(), cost)
 		if err != errForgotten {
 			return d, err
 		}
@@ -248,7 +249,8 @@ func (t *Transport) CloseIdleConnections() {
 // Unwrap returns the RoundTripper that sends the requests.
 func (t *Transport) Unwrap() http.RoundTripper { return t.base() }
 
-// Stats returns what this process knows of each key it has used.
+// Stats returns what this process knows of each key it has used, but for those
+// forgotten as unused.
 func (t *Transport) Stats() map[string]Stats {
 	stats := map[string]Stats{}
 	for key, l := range t.limiters.all() {

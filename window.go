@@ -55,8 +55,8 @@ type query struct {
 	policy     string     // what was stored as known, to be stored again if it was lost
 	adopt      string     // a rate no longer in force, whose bookings the logs without any take over
 	restore    *past      // state that Redis lost
-	process    string     // with seq, names a query that drops or gives back: a client
-	seq        int64      // may send it again when its reply was lost, and it counts once
+	process    string     // who asks
+	seq        int64      // numbers its queries: a drop or back that the client sent again counts once
 	generation int64      // of the state in which drop, back and late were booked
 	drop       []span     // slots not used, and not for others
 	charge     []span     // slots used without asking, the earliest first
@@ -221,7 +221,7 @@ func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 
 // words encodes the query as the script reads it.
 func (q *query) words(bounds []bound) []any {
-	words := make([]any, 0, 4*len(bounds)+3*len(q.asks)+2*len(q.back)+8)
+	words := make([]any, 0, 4*len(bounds)+6*len(q.asks)+2*len(q.back)+8)
 	add := func(op string, numbers ...int64) {
 		if op != "" {
 			words = append(words, op)

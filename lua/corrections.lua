@@ -1,4 +1,4 @@
--- Second part of the script (see state.lua): what changes bookings that were made. Few exchanges need it, and
+-- Second part of the script (see state.lua): what changes bookings that were made, and what else is rare. Few exchanges need it, and
 -- making its functions costs as much as a booking, so they are made when they are called for.
 
 local function corrections()
@@ -138,9 +138,9 @@ local function corrections()
 
   function ops.restore()
     local origin, serial, offset, resume = number(), number(), number(), number()
-    local till, rest, pairs = number(), {}, {}
+    local till, rest, entries = number(), {}, {}
     for i = 1, #logs do rest[i] = number() end
-    for i = 1, 2 * number() do pairs[i] = number() end
+    for i = 1, 2 * number() do entries[i] = number() end
     if serial <= state.serial then return end
     change()
     local moved, booked, since = offset - state.offset, state.serial - state.restored, {}
@@ -152,7 +152,7 @@ local function corrections()
     state.serial = serial + booked + max(unpack(rest))
     key = max(now, state.resume) - state.offset
     for i, log in ipairs(logs) do
-      for j = 1, #pairs, 2 do append(log, pairs[j], pairs[j + 1] - log.n) end
+      for j = 1, #entries, 2 do append(log, entries[j], entries[j + 1] - log.n) end
       if booked > 0 then append(log, since[i] - moved, booked) end
       if rest[i] > 0 then append(log, till, rest[i]) end
     end

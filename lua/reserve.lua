@@ -65,7 +65,7 @@ local function answer(count, what)
   end
 end
 
-local function book(count, cost, longest, delay)
+local function grant(count, cost, longest, delay)
   while count > 0 do
     local slot, some = take(count, cost, longest, delay)
     if not slot then
@@ -81,10 +81,10 @@ local function book(count, cost, longest, delay)
   end
 end
 
--- spare books what leaves the reserve free. Such slots are never booked ahead, where others would be behind them:
+-- background books what leaves the reserve free. Such slots are never booked ahead, where others would be behind them:
 -- who gets none is told when to ask again, one after the other at the pace of what is left to them. A turn that
 -- comes a little too soon is soon another.
-local function spare(count, cost, longest, delay, keep, turn)
+local function background(count, cost, longest, delay, keep, turn)
   local pace = 0
   for _, log in ipairs(logs) do pace = max(pace, cost * log.window / (log.limit - keep)) end
   pace = floor(pace * 65 / 64) -- so that what comes a little late does not make the next too soon
@@ -113,8 +113,8 @@ function ops.reserve()
   for _ = 1, groups do
     local count, cost, longest, delay, keep, turn = number(), number(), number(), number(), number(), number()
     if lost > 0 then -- pass over it
-    elseif keep > 0 then spare(count, cost, longest, delay, keep, turn)
-    else book(count, cost, longest, delay) end
+    elseif keep > 0 then background(count, cost, longest, delay, keep, turn)
+    else grant(count, cost, longest, delay) end
   end
 end
 

@@ -41,10 +41,10 @@
 --                                                   all, and so that as many slots stay free of each rate; turn
 --                                                   is the one had from asking before, else 0
 --
--- Reply: if a newer policy is stored, nothing was done: policy, rates. Else integers: now, offset, resume, serial, tail (no slot is booked later), generation, origin,
--- restored, lost (1: the state is older than `heard`, nothing was booked), policy, free now of each rate, then
--- for each run of waiters: count, and their slot, or minus the wait that a refused one would have needed; with
--- keep, minus the wait until its turn.
+-- Reply: if a newer policy is stored, nothing was done: policy, rates. Else integers: now, offset, resume, serial,
+-- tail (no slot is booked later), generation, origin, restored, lost (1: the state is older than `heard`, nothing
+-- was booked), policy, free now of each rate, then for each run of waiters: count, and their slot, or minus the wait
+-- that a refused one would have needed; with keep, minus the wait until its turn.
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock, free = KEYS[1], KEYS[2]
