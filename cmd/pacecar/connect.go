@@ -127,7 +127,7 @@ func (e *explained) Unwrap() error { return e.cause }
 var replies = map[string]string{
 	"NOAUTH":      "Redis at %s wants a password: -redis redis://:PASSWORD@HOST:PORT, or REDIS_URL",
 	"WRONGPASS":   "Redis at %s does not take this user and password",
-	"NOPERM":      "Redis at %s does not let this user do it: it needs EVAL, EVALSHA and SCAN, and the names that begin with the prefix",
+	"NOPERM":      noPermission,
 	"LOADING":     "Redis at %s is loading its data: try again soon",
 	"READONLY":    "Redis at %s is a replica: name its master",
 	"MASTERDOWN":  "Redis at %s is a replica without a master: name another",
@@ -138,6 +138,9 @@ var replies = map[string]string{
 	"NOREPLICAS":  "Redis at %s takes no writes, for lack of replicas",
 	"BUSY":        "Redis at %s is busy with a script of somebody's",
 }
+
+// noPermission is also for what a script may not do, of which Redis says ERR.
+const noPermission = "Redis at %s does not let this user do it: SECURITY.md has the commands and names that it needs"
 
 // explain says what to do about an error of Redis or of the network.
 func (t *tool) explain(err error) error {
@@ -163,6 +166,8 @@ func (t *tool) explain(err error) error {
 		switch {
 		case ok:
 			text = fmt.Sprintf(form, t.where)
+		case strings.Contains(reply.Error(), "The user executing the script can't"):
+			text = fmt.Sprintf(noPermission, t.where)
 		case strings.Contains(reply.Error(), "non deterministic"):
 			text = fmt.Sprintf("Redis at %s is too old: pacecar needs version %d.0 or later", t.where, oldest)
 		default:

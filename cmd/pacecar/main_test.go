@@ -571,8 +571,10 @@ func TestErrorsOfRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "redis://few:few@"+addr, "status").want(t, exitFailure, "does not let this user do it")
-	// All that docs/operations.md says a user needs.
-	rights := "acl setuser ops on >ops ~pacecar:1:* +eval +evalsha +scan +info +del +time +pexpire +persist +@hash +@sortedset"
+	// All that SECURITY.md says an Admin's user needs, and the version.
+	rights := "acl setuser ops on >ops ~pacecar:1:* -@all +eval +evalsha +time +del +hget +hmget +hset +hdel +persist +pexpire " +
+		"+zadd +zscore +zrange +zrangebyscore +zrevrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zunionstore " +
+		"+hgetall +hlen +zcard +zcount +scan +info"
 	var words []any
 	for _, word := range strings.Fields(rights) {
 		words = append(words, word)
@@ -585,6 +587,10 @@ func TestErrorsOfRedis(t *testing.T) {
 	} {
 		run(t, "redis://ops:ops@"+addr, strings.Fields(args)...).want(t, exitOK)
 	}
+	if err := rdb.Do(t.Context(), "acl", "setuser", "ops", "-zadd").Err(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "redis://ops:ops@"+addr, "bench", "-for", "30ms").want(t, exitFailure, "does not let this user do it")
 	replica := startRedis(t, "--replicaof", "127.0.0.1", strings.Split(freeAddr(t), ":")[1])
 	run(t, replica, "set", "-new", "api", "1/s").want(t, exitFailure, "is a replica")
 	run(t, "rediss://"+addr, "status", "-timeout", "300ms").want(t, exitFailure, "redis:// instead of rediss://")
