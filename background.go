@@ -2,13 +2,16 @@ package pacecar
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
 // Background work, a backfill say, uses what others leave. With a policy's
 // Reserve it books a slot only when so many stay free, and never one that is
-// yet to come, behind which others would have to wait. The window tells who gets
-// none when its turn is to ask again: one after the other, over the fleet.
+// yet to come, behind which others would have to wait. It has a queue of its own,
+// of which the first ask. When there is too little, the window names the turn at
+// which this process may ask again: one process after the other, at the pace of
+// what is left to all. So a process that is gone leaves a gap of one slot.
 
 type backgroundKey struct{}
 
@@ -25,19 +28,113 @@ func (l *Limiter) keepLocked(ctx context.Context) int64 {
 	if l.policy.Reserve == 0 || ctx.Value(backgroundKey{}) == nil {
 		return 0
 	}
-	return min(int64(l.policy.Reserve), l.least-1) // rates that were stored may be lower
+	return l.reserveLocked()
 }
 
-// turnLocked has w ask again at its turn.
-func (w *waiter) turnLocked(turn int64) {
-	w.state, w.turn = turned, turn
-	w.nudge()
+// reserveLocked returns how many slots background work leaves free. Rates that
+// were stored may be lower than the policy's Reserve.
+func (l *Limiter) reserveLocked() int64 { return min(int64(l.policy.Reserve), l.least-1) }
+
+// A backlog is the background work that waits for a slot.
+type backlog struct {
+	queue []*waiter
+	turn  int64       // when to ask again, by the key's clock; 0: now
+	timer *time.Timer // of the turn
 }
 
 // standstill is how often background work looks whether an outage is over.
 const standstill = 500 * time.Millisecond
 
-// standLocked has w ask again when the outage may be over.
-func (l *Limiter) standLocked(w *waiter, now int64) {
-	w.turnLocked(now + standstill.Microseconds())
+// maxAsking is how much background work asks in one exchange.
+const maxAsking = 16
+
+// turnLocked returns when background work may ask, by this process's time.
+func (l *Limiter) turnLocked(now int64) int64 {
+	switch {
+	case l.outage.away:
+		return now + standstill.Microseconds()
+	case now < l.outage.settle:
+		return l.outage.settle
+	case l.backlog.turn == 0:
+		return now
+	}
+	return l.clock.local(l.backlog.turn)
+}
+
+// callLocked has background work ask, or wait for its turn to. It refuses who
+// cannot wait so long.
+func (l *Limiter) callLocked() {
+	b, now := &l.backlog, l.now()
+	at := l.turnLocked(now)
+	latest := at
+	if l.outage.away { // when it will be over is not known
+		latest = now
+	}
+	b.queue = slices.DeleteFunc(b.queue, func(w *waiter) bool {
+		if w.state == queued && latest > w.limit {
+			l.refuseLocked(w, at-now)
+		}
+		return w.state != queued
+	})
+	switch {
+	case len(b.queue) == 0:
+	case at <= now:
+		l.flyLocked()
+	case b.timer == nil:
+		b.timer = time.AfterFunc(duration(at-now), l.call)
+	default:
+		b.timer.Reset(duration(at - now))
+	}
+}
+
+// call is for the timer of the turn.
+func (l *Limiter) call() {
+	l.mu.Lock()
+	defer l.unlock()
+	l.callLocked()
+}
+
+// boardBacklogLocked takes the first of the backlog aboard, as far as they are
+// alike, when it is their turn.
+func (l *Limiter) boardBacklogLocked(f *flight, now int64) {
+	b := &l.backlog
+	if len(b.queue) == 0 || l.turnLocked(now) > now {
+		return
+	}
+	a := ask{longest: -1}
+	taken := 0
+	for _, w := range b.queue {
+		if w.state != queued || !l.fitsLocked(w) {
+			taken++
+			continue
+		}
+		if a.count == 0 {
+			a.cost, a.delay, a.keep, a.turn = w.units, w.delay, w.keep, min(b.turn, 1)
+		}
+		if a.count == maxAsking || a.cost != w.units || a.delay != w.delay || a.keep != w.keep {
+			break
+		}
+		a.count++
+		taken++
+		f.aboard = append(f.aboard, w)
+	}
+	b.queue = slices.Delete(b.queue, 0, taken)
+	if a.count > 0 {
+		f.query.asks = append(f.query.asks, a)
+		b.turn = 0
+	}
+}
+
+// requeueLocked puts waiters back to the front of their queues.
+func (l *Limiter) requeueLocked(waiters []*waiter) {
+	var front, back []*waiter
+	for _, w := range waiters {
+		if w.keep > 0 {
+			back = append(back, w)
+		} else {
+			front = append(front, w)
+		}
+	}
+	l.queue = slices.Concat(front, l.queue)
+	l.backlog.queue = slices.Concat(back, l.backlog.queue)
 }

@@ -173,3 +173,118 @@ func TestReserveValues(t *testing.T) {
 		}
 	}
 }
+
+// TestReserveAboveTheLimit: background work waits for its turn while the limit
+// falls below the reserve.
+func TestReserveAboveTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustLimiter(t, nil, "k", Policy{Rates: MustRates("20/s"), Reserve: 5})
+		burst(t, l, 20)
+		done := make(chan error)
+		go func() { done <- l.Wait(Background(t.Context())) }()
+		synctest.Wait()
+		l.setPolicy(Policy{Rates: MustRates("3/s"), Reserve: 2})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestBackgroundResumes: a pause that is ended early ends for background work too.
+func TestBackgroundResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMini()
+		rdb := dialMini(t, m)
+		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("10/s"), Reserve: 2})
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		burst(t, l, 10)
+		if _, err := a.Pause(t.Context(), "k", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		done := make(chan error)
+		go func() { done <- l.Wait(Background(t.Context())) }()
+		time.Sleep(time.Second)
+		if err := a.Resume(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil || time.Since(began) > 10*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestBackgroundRaised: background work hears of higher rates while it waits for
+// its turn.
+func TestBackgroundRaised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMini()
+		rdb := dialMini(t, m)
+		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("10/h"), Reserve: 2})
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		burst(t, l, 10)
+		began := time.Now()
+		done := make(chan error)
+		go func() { done <- l.Wait(Background(t.Context())) }()
+		time.Sleep(time.Second)
+		if err := a.SetRates(t.Context(), "k", MustRates("1000/h")); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			burst(t, l, 1)
+			time.Sleep(time.Second)
+		}
+		if err := <-done; err != nil || time.Since(began) > time.Minute {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestBackgroundCancelled: a backfill that is given up leaves nothing behind.
+func TestBackgroundCancelled(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("10/s"), Reserve: 2})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() { _ = l.Wait(Background(ctx)) })
+		}
+		time.Sleep(time.Second)
+		cancel()
+		wg.Wait()
+		for range 5 { // so that the state lives on
+			burst(t, l, 1)
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		if err := l.Wait(Background(t.Context())); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestNotBehindABackfill: nobody waits behind a long backfill in his process.
+func TestNotBehindABackfill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s"), Reserve: 2}
+		r := newStandIn(&p, 10*time.Millisecond)
+		l := r.limiter(t, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 10000 {
+			go func() { _ = l.Wait(Background(ctx)) }()
+		}
+		time.Sleep(time.Millisecond)
+		if took := burst(t, l, 1); took > 30*time.Millisecond {
+			t.Errorf("behind the backfill for %v", took)
+		}
+		cancel()
+		time.Sleep(time.Minute)
+	})
+}

@@ -3,6 +3,7 @@ package pacecar
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -67,7 +68,7 @@ func (l *Limiter) fly(f *flight) {
 		// The bound is ours: a go-redis client may ignore the context's.
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		late := f // the loop goes on to the next
-		alarm := time.AfterFunc(l.timeout, func() { l.giveUp(late, errTimeout) })
+		alarm := time.AfterFunc(l.timeout, func() { l.giveUp(late, fmt.Errorf("%w (%v)", errTimeout, l.timeout)) })
 		a, err := f.window.exchange(ctx, f.query)
 		alarm.Stop()
 		cancel()
@@ -99,7 +100,7 @@ func (l *Limiter) unsendLocked(f *flight) {
 		l.pause = f.pause
 	}
 	if q.restore != nil {
-		l.memory.pending = q.restore
+		l.restoreLocked(l.now()) // anew: the rates may be others by now
 	}
 	if l.adopt == "" {
 		l.adopt = q.adopt
@@ -176,7 +177,7 @@ func (l *Limiter) boardLocked() *flight {
 		q.here, l.here = true, now+hereEvery.Microseconds()
 	}
 	if l.heard != nil && l.heard.policy < l.stored.version {
-		q.policy = l.stored.text
+		q.tell, q.policy = true, l.stored.text
 	}
 	q.adopt, l.adopt = l.adopt, ""
 	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
@@ -192,11 +193,12 @@ func (l *Limiter) boardLocked() *flight {
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	needed := l.look || q.restore != nil || q.adopt+q.policy != "" || q.pause > 0 ||
+	needed := l.look || q.restore != nil || q.adopt != "" || q.tell || q.pause > 0 ||
 		len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
 	if needed || now >= l.lease.due {
 		l.boardQueueLocked(f, now)
 	}
+	l.boardBacklogLocked(f, now)
 	if n := l.wantLocked(now); n > 0 && len(f.aboard) > 0 {
 		q.asks = append(q.asks, ask{count: n, cost: 1, longest: 0})
 	}
@@ -216,11 +218,10 @@ func (l *Limiter) boardQueueLocked(f *flight, now int64) {
 			break
 		}
 		taken++
-		if w.state != queued || l.crowdedLocked(now) && l.parkLocked(w, now, l.outage.settle-now) {
+		if w.state != queued || !l.fitsLocked(w) || l.crowdedLocked(now) && l.parkLocked(w, now, l.outage.settle-now) {
 			continue
 		}
-		w.longest = l.longestLocked(w, now)
-		a := ask{count: 1, cost: w.units, longest: w.longest, delay: w.delay, keep: w.keep, turn: w.turn}
+		a := ask{count: 1, cost: w.units, longest: l.longestLocked(w, now), delay: w.delay}
 		if k := len(asks); k > 0 && asks[k-1].alike(a) {
 			asks[k-1].count++
 		} else {
@@ -267,7 +268,7 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	}
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
 		l.restoreLocked(now)
-		l.queue = append(f.aboard, l.queue...)
+		l.requeueLocked(f.aboard)
 		if known := l.generation(); a.generation != 0 && a.generation != known {
 			// Another has told what it knew, and may have sold the rest again.
 			l.againLocked(l.memory.covered(a.origin, a.restored))
@@ -293,11 +294,13 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		w.nudge()
 	}
 	l.lookers = l.lookers[:0]
+	l.callLocked()
 	l.beatLocked()
 }
 
-// decideLocked gives w its slot, or refuses it.
-func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
+// decideLocked gives w its slot, or refuses it. Background work that got none
+// goes back to the backlog.
+func (l *Limiter) decideLocked(w *waiter, r run, a *answer) (back bool) {
 	s := span{r.slot, w.units}
 	switch {
 	case w.state != queued: // its context ended meanwhile
@@ -305,8 +308,9 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 			l.giveBackLocked(s, a.generation)
 		}
 	case r.slot == 0 && l.parkLocked(w, l.now(), r.wait):
-	case r.slot == 0 && w.keep > 0 && (w.longest < 0 || r.wait <= w.longest):
-		w.turnLocked(l.now() + r.wait)
+	case r.slot == 0 && w.keep > 0:
+		l.backlog.turn = a.now + r.wait - a.offset
+		back = true
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:
@@ -314,21 +318,26 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) {
 		l.slotted[w] = struct{}{}
 		w.nudge()
 	}
+	return back
 }
 
 // grantLocked tells each who was aboard what it got; the rest is the lease.
 func (l *Limiter) grantLocked(f *flight, a *answer) {
 	aboard := f.aboard
+	var back []*waiter
 	for _, r := range a.runs {
 		own := min(int(r.count), len(aboard))
 		for _, w := range aboard[:own] {
-			l.decideLocked(w, r, a)
+			if l.decideLocked(w, r, a) {
+				back = append(back, w)
+			}
 		}
 		aboard = aboard[own:]
 		if rest := r.count - int64(own); rest > 0 {
 			l.leaseLocked(rest, r, a, f.sent)
 		}
 	}
+	l.requeueLocked(back)
 }
 
 // pauseFor asks that the key's clock be stopped for d from now, for the whole

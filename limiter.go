@@ -55,6 +55,7 @@ type Limiter struct {
 	late      []lateness           // to report
 	pause     pauseAsk             // to ask for
 	lease     lease
+	backlog   backlog
 	head      headStart
 	memory    memory
 	outage    outage

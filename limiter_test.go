@@ -366,7 +366,7 @@ func TestMemoryInRedis(t *testing.T) {
 	}
 	for _, key := range rdb.Keys(t.Context(), "*").Val() {
 		size, err := rdb.MemoryUsage(t.Context(), key).Result()
-		if err != nil || size > 100_000 {
+		if err != nil || size > 150_000 { // a thousand entries, and what is not swept yet
 			t.Errorf("%s takes %d bytes, %v", key, size, err)
 		}
 		if ttl := rdb.TTL(t.Context(), key).Val(); ttl < 24*time.Hour || ttl > 25*time.Hour {

@@ -37,6 +37,7 @@ func (w *local) with(bounds []bound) (window, string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.book.rebind(bounds)
+	w.book.turn = 0 // a line at the old pace
 	return w, ""
 }
 
@@ -258,19 +259,26 @@ func (l *ledger) reserve(heard int64, asks []ask) {
 		return
 	}
 	l.change()
+	least, longest := noLimit, int64(0)
+	for i := range l.logs {
+		least, longest = min(least, l.logs[i].limit), max(longest, l.logs[i].window)
+	}
 	for _, a := range asks {
-		if a.keep > 0 {
+		switch {
+		case a.cost+a.keep > least: // never: it would be searched for without an end
+			l.out.add(run{count: a.count, wait: longest})
+		case a.keep > 0:
 			l.grantBackground(a)
-		} else {
+		default:
 			l.grant(a)
 		}
 	}
 }
 
 // grantBackground books what leaves the reserve free. Such slots are never booked
-// ahead, where others would be behind them: who gets none is told when to ask
-// again, one after the other at the pace of what is left to them. A turn that
-// comes a little too soon is soon another.
+// ahead, where others would be behind them: a process that gets too few is told
+// when to ask again, one after the other at the pace of what is left to them. A
+// turn that comes a little too soon is soon another.
 func (l *ledger) grantBackground(a ask) {
 	pace := 0.0
 	for _, g := range l.logs {
@@ -297,8 +305,8 @@ func (l *ledger) grantBackground(a ask) {
 		if line && (a.longest < 0 || wait <= a.longest) {
 			l.turn = slot + int64(pace)
 		}
-		l.out.add(run{count: 1, wait: wait})
-		a.count--
+		l.out.add(run{count: a.count, wait: wait})
+		return
 	}
 }
 

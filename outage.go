@@ -43,6 +43,7 @@ import (
 // only the average is kept then: by chance, up to Replicas may leave together.
 type outage struct {
 	away    bool
+	mode    Outage      // the policy's when it began
 	since   int64       // when it began
 	quiet   int64       // FailOpen: nobody leaves on a slot of Redis after that
 	cause   error       // of the last failure
@@ -71,6 +72,9 @@ const probeFor = 10 * time.Second
 // maxBeat is how long there may be no news from Redis while somebody waits.
 const maxBeat = time.Second
 
+// idleBeat is the same where no other process sends while Redis is away.
+const idleBeat = 10 * time.Second
+
 // shortWindow is the longest period that is waited out.
 const shortWindow = 2 * time.Second
 
@@ -84,21 +88,21 @@ func (l *Limiter) settleFor() int64 {
 func (l *Limiter) failedLocked(f *flight, err error) {
 	o, now := &l.outage, l.now()
 	l.unsendLocked(f)
-	waiting := append(f.aboard, l.queue...)
-	l.queue = nil
+	waiting := slices.Concat(f.aboard, l.queue, l.backlog.queue)
+	l.queue, l.backlog.queue = nil, nil
 	o.cause = err
 	if o.away {
 		o.backoff = min(2*o.backoff, maxBackoff.Microseconds())
 	} else {
-		o.away, o.since, o.asked, o.backoff = true, now, now, minBackoff.Microseconds()
+		o.away, o.mode, o.since, o.asked, o.backoff = true, l.policy.Outage, now, now, minBackoff.Microseconds()
 		l.dropHeldLocked()
 		o.dropped, l.back = append(o.dropped, l.back...), nil
 		waiting = append(l.strandedLocked(), waiting...)
-		if l.policy.Outage == FailOpen {
+		if o.mode == FailOpen {
 			o.quiet = max(now, f.sent+l.rtt+l.timeout.Microseconds()) + lookAfter.Microseconds()
 			l.openShareLocked(now)
 		}
-		l.tellLocked(noRequest, Event{Kind: EventDegraded, Err: err, Outage: l.policy.Outage})
+		l.tellLocked(noRequest, Event{Kind: EventDegraded, Err: err, Outage: o.mode})
 	}
 	o.retry = now + o.backoff + rand.Int64N(o.backoff/4)
 	for _, w := range waiting {
@@ -116,7 +120,7 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 func (l *Limiter) strandedLocked() (waiting []*waiter) {
 	for w := range l.slotted {
 		w.looked = false
-		if l.policy.Outage == FailClosed || w.state == holding &&
+		if l.outage.mode == FailClosed || w.state == holding &&
 			l.clock.local(w.slot.slot) <= l.clock.heard+lookAfter.Microseconds() {
 			w.nudge()
 			continue
@@ -139,7 +143,7 @@ func (l *Limiter) strandedLocked() (waiting []*waiter) {
 // watchLocked has Redis tried again as long as there is somebody to ask for it.
 func (l *Limiter) watchLocked(now int64) {
 	o := &l.outage
-	wanted := len(l.slotted)+len(l.queue) > 0 || now-o.asked < probeFor.Microseconds()
+	wanted := len(l.slotted)+len(l.queue)+len(l.backlog.queue) > 0 || now-o.asked < probeFor.Microseconds()
 	if o.away && o.timer == nil && l.flight == nil && wanted {
 		o.timer = time.AfterFunc(duration(max(0, o.retry-now)), l.probe)
 	}
@@ -158,7 +162,7 @@ func (l *Limiter) probeLocked() {
 	if !o.away || l.flight != nil {
 		return
 	}
-	if l.policy.Outage == FailOpen && now-o.since > (maxBeat+2*l.timeout).Microseconds() {
+	if o.mode == FailOpen && now-o.since > (maxBeat+2*l.timeout).Microseconds() {
 		l.memory.end(l.clock.key(o.quiet)) // all have noticed
 	}
 	l.look = true
@@ -171,6 +175,13 @@ func (l *Limiter) degradedLocked(w *waiter) bool {
 	if !o.away && now >= o.settle {
 		return false
 	}
+	if w.keep > 0 && o.mode == FailOpen { // it waits, in the backlog
+		if o.away {
+			o.asked = now
+			l.watchLocked(now)
+		}
+		return false
+	}
 	if o.away {
 		o.asked = now
 		if o.timer == nil && l.flight == nil && now > o.retry {
@@ -181,15 +192,9 @@ func (l *Limiter) degradedLocked(w *waiter) bool {
 			return true
 		}
 		l.watchLocked(now)
-	}
-	if w.keep > 0 && l.policy.Outage == FailOpen { // nothing is decided yet
-		l.standLocked(w, now)
-		return true
-	}
-	if o.away {
 		l.stats.Degraded++
 	}
-	if l.policy.Outage == FailClosed {
+	if o.mode == FailClosed {
 		l.unavailableLocked(w)
 	} else {
 		l.shareLocked(w, now)
@@ -243,6 +248,9 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 	if a.generation != l.generation() {
 		l.renewLocked(now, a)
 	}
+	if o := &l.outage; !o.away && f.sent < o.settle && f.sent-l.clock.heard > l.timeout.Microseconds() {
+		o.settle = now + l.settleFor() // Redis may have been away again, and others have not found it
+	}
 	l.clock.learn(f.sent, now, a)
 	l.heard = a
 	l.memory.forget(a.key() - l.longest)
@@ -254,17 +262,20 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 }
 
 // beatLocked has Redis heard of while requests wait for slots of it that are far
-// away, so that no process overlooks an outage in which others send, nor a pause
-// that is ended early.
+// away, so that no process overlooks an outage in which others send, nor the end
+// of a pause; and that what is paused or set from outside is seen while nothing
+// leaves.
 func (l *Limiter) beatLocked() {
 	o, after := &l.outage, maxBeat
 	switch {
-	case len(l.slotted) == 0:
+	case !l.remote || len(l.slotted)+len(l.backlog.queue) == 0:
 		return
+	case l.now() < o.settle:
+		after = l.timeout / 2 // see learnLocked
 	case l.policy.Outage == FailOpen:
 		after = min(duration(l.shortest)+lookAfter, maxBeat) // before a share of another process has anything
-	case !l.remote || l.clock.resume+l.clock.diff <= l.now():
-		return
+	case l.clock.resume+l.clock.diff <= l.now():
+		after = idleBeat
 	}
 	if o.beat == nil {
 		o.beat = time.AfterFunc(after, l.beat)
@@ -276,7 +287,7 @@ func (l *Limiter) beatLocked() {
 func (l *Limiter) beat() {
 	l.mu.Lock()
 	defer l.unlock()
-	if len(l.slotted) > 0 && !l.outage.away {
+	if len(l.slotted)+len(l.backlog.queue) > 0 && !l.outage.away {
 		l.look = true
 		l.flyLocked()
 	}
@@ -290,10 +301,10 @@ func (l *Limiter) restoredLocked(now int64) {
 		o.timer.Stop()
 		o.timer = nil
 	}
-	if l.policy.Outage == FailOpen {
+	if o.mode == FailOpen {
 		o.settle = now + l.settleFor()
 	}
-	l.tellLocked(noRequest, Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: l.policy.Outage})
+	l.tellLocked(noRequest, Event{Kind: EventRestored, Wait: duration(now - o.since), Outage: o.mode})
 	waiting := l.queue
 	l.queue = nil
 	for _, w := range waiting {
@@ -335,7 +346,7 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 			l.sentLocked(span{min(now, l.clock.local(o.at)), o.units})
 		}
 	}
-	l.lease.held, l.back, l.outage.dropped = nil, nil, nil
+	l.lease.held, l.back, l.outage.dropped, l.backlog.turn = nil, nil, nil, 0
 	if covered == 0 {
 		l.late = nil
 	}
@@ -361,6 +372,6 @@ func (l *Limiter) againLocked(covered int64) (again []*waiter) {
 		w.state, w.share = queued, span{}
 		w.nudge()
 	}
-	l.queue = append(again, l.queue...)
+	l.requeueLocked(again)
 	return again
 }

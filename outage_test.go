@@ -642,3 +642,45 @@ func TestReplyAtTheTimeout(t *testing.T) {
 		t.Error("none left")
 	}
 }
+
+// TestManyHangs: Redis hangs twelve times in a row, for so long that every process
+// notices, or for so short that some do not, and again before the others have
+// found that it was back. Then it has answered some and not others, which no
+// share can know of: the excess is bounded by the shares.
+func TestManyHangs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		least, most time.Duration
+		bound       int64
+	}{
+		{1500 * time.Millisecond, 2500 * time.Millisecond, 20},
+		{0, 1600 * time.Millisecond, 20 + 3*6},
+	} {
+		runs, above, worst := 60, 0, int64(0)
+		for seed := range uint64(runs) {
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 5))
+				p := Policy{Rates: MustRates("20/s"), Outage: FailOpen, Replicas: 3}
+				redis := newStandIn(&p, time.Duration(r.Int64N(int64(8*time.Millisecond))))
+				tr := redis.fleet(t, p, 3, 6, time.Duration(r.Int64N(2))*time.Second, func(*trace) {
+					for range 12 {
+						time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second))))
+						redis.stop()
+						time.Sleep(c.least + time.Duration(r.Int64N(int64(c.most-c.least))))
+						redis.cont()
+					}
+					time.Sleep(5 * time.Second)
+				})
+				most := mostIn(tr.left, time.Second.Microseconds())
+				worst = max(worst, most)
+				if most > int64(p.Rates[0].Limit) {
+					above++
+				}
+			})
+		}
+		t.Logf("hangs of %v to %v: above the rate in %d of %d, with %d at most", c.least, c.most, above, 12*runs, worst)
+		if worst > c.bound {
+			t.Errorf("%d in a window, want %d at most", worst, c.bound)
+		}
+	}
+}

@@ -144,8 +144,8 @@ type Config struct {
 	RedisTimeout time.Duration
 
 	// Logger, when set, is told of outages and lost state (Warn), their end,
-	// pauses and other rates (Info), and all that may come with every request (Debug). No
-	// secrets.
+	// pauses and other rates (Info), the first request that matches no route
+	// (Warn), and all that may come with every request (Debug). No secrets.
 	Logger *slog.Logger
 
 	// Observe, when set, is called with each event: concurrently, from the

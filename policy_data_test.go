@@ -23,7 +23,7 @@ var exampleRoutes = Routes{
 	"POST api.example.com/": {Rates: MustRates("100/10s"), MaxWait: 5 * time.Second},
 	"api.example.org/tenants/": {
 		Rates: MustRates("10/s"), Name: "tenants", Key: headerKey("Authorization"), Slack: 50 * time.Millisecond,
-		Lease: -1, Outage: FailOpen, Replicas: 4,
+		Lease: -1, Reserve: 2, Outage: FailOpen, Replicas: 4,
 	},
 	"api.github.com/": {Rates: MustRates("5000/h"), MaxPause: time.Hour, Feedback: GitHub},
 	"/":               {Rates: MustRates("50/s")},

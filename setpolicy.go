@@ -31,7 +31,7 @@ type stored struct {
 // have a slot keep it, all others are held to the new policy. Rates that are
 // stored in Redis for the whole fleet win over those of policy. A policy that New
 // would refuse and an unknown pattern are errors, and change nothing. During an
-// outage, this process's share stays as it was.
+// outage, Outage and this process's share stay as they were.
 func (t *Transport) SetPolicy(pattern string, policy Policy) error {
 	err := policy.validate()
 	r := t.router.named(pattern)
@@ -55,7 +55,7 @@ func (ls *limiters) set(rt *router, r *route, policy Policy) {
 	defer ls.mu.Unlock()
 	label := r.label()
 	for _, other := range rt.routes {
-		if other.label() != label {
+		if other != r && (policy.Name == "" || other.policy.Load().Name != policy.Name) {
 			continue
 		}
 		p := policy
@@ -87,7 +87,7 @@ func (l *Limiter) storedLocked(f *flight, a *answer) {
 	l.unsendLocked(f)
 	l.back = slices.Concat(f.query.back, l.back)
 	l.outage.dropped = slices.Concat(f.query.drop, l.outage.dropped)
-	l.queue = append(f.aboard, l.queue...)
+	l.requeueLocked(f.aboard)
 	l.look = true
 	l.stored = stored{version: a.policy, text: a.rates}
 	if a.rates != "" {
@@ -124,15 +124,30 @@ func (l *Limiter) setRatesLocked(reason string) {
 	if l.memory.pending != nil {
 		l.restoreLocked(l.now())
 	}
-	for _, w := range l.queue {
-		if err := l.tooHighLocked(w); err != nil && w.state == queued {
-			w.state, w.err = refused, err
-			w.nudge()
+	for _, w := range slices.Concat(l.queue, l.backlog.queue) {
+		if w.state == queued {
+			l.fitsLocked(w)
 		}
 	}
+	l.backlog.turn = 0
+	l.callLocked()
 	if !slices.Equal(before, rates) {
 		l.tellLocked(noRequest, Event{Kind: EventRates, Reason: reason, Rates: slices.Clone(rates)})
 	}
+}
+
+// fitsLocked holds w to the rates in force: it may have come under others, or
+// have had a slot. It refuses one that costs more than there ever is.
+func (l *Limiter) fitsLocked(w *waiter) bool {
+	if w.keep > 0 {
+		w.keep = l.reserveLocked()
+	}
+	err := l.tooHighLocked(w)
+	if err != nil {
+		w.state, w.err = refused, err
+		w.nudge()
+	}
+	return err == nil
 }
 
 // boundLocked sizes the limiter for its rates.

@@ -257,3 +257,161 @@ func TestSetPolicyLower(t *testing.T) {
 		}
 	})
 }
+
+// TestCostAboveAgain: who had a slot, and costs more than there ever is when he
+// asks again, is refused.
+func TestCostAboveAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s")}
+		r := newStandIn(&p, time.Millisecond)
+		l := r.limiter(t, p)
+		burst(t, l, 10)
+		done := make(chan error)
+		go func() { done <- l.WaitN(t.Context(), 8) }()
+		time.Sleep(100 * time.Millisecond)
+		l.setPolicy(Policy{Rates: MustRates("3/s")})
+		r.flush()
+		r.change(func() { r.book.rebind(l.bounds) })
+		if err := <-done; err != nil && !errors.Is(err, ErrCostTooHigh) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOutageKeepsItsKind: FailOpen that is set in an outage is for the next.
+func TestOutageKeepsItsKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s")}
+		r := newStandIn(&p, time.Millisecond)
+		l := r.limiter(t, p)
+		burst(t, l, 1)
+		r.kill()
+		time.Sleep(time.Second)
+		if err := l.Wait(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		p.Outage, p.Replicas = FailOpen, 2
+		l.setPolicy(p)
+		if err := l.Wait(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Error(err)
+		}
+		r.restart(false)
+		time.Sleep(time.Second)
+		burst(t, l, 1)
+		r.kill()
+		time.Sleep(3 * time.Second)
+		burst(t, l, 3)
+	})
+}
+
+// TestRatesTakenBack: rates that were taken back stay so when Redis loses its
+// state, though a process has not heard of it.
+func TestRatesTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMini()
+		rdb := dialMini(t, m)
+		p := Policy{Rates: MustRates("20/s")}
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l1, l2 := mustLimiter(t, rdb, "k", p), mustLimiter(t, rdb, "k", p)
+		burst(t, l1, 1)
+		if err := a.SetRates(t.Context(), "k", MustRates("2/s")); err != nil {
+			t.Fatal(err)
+		}
+		burst(t, l1, 1)
+		burst(t, l2, 1)
+		if err := a.SetRates(t.Context(), "k", nil); err != nil {
+			t.Fatal(err)
+		}
+		burst(t, l1, 1) // has heard; l2 has not
+		m.FlushAll()
+		for range 5 {
+			burst(t, l2, 1)
+			burst(t, l1, 1)
+			time.Sleep(2 * time.Second)
+		}
+		if x, y := l1.Stats().Rates.String(), l2.Stats().Rates.String(); x != y || x != "20/s" {
+			t.Errorf("in force: %s and %s", x, y)
+		}
+	})
+}
+
+// TestRatesDuringARestore: the number of rates changes while what Redis lost is
+// being told to it, in vain.
+func TestRatesDuringARestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s")}
+		r := newStandIn(&p, 2*time.Millisecond)
+		l := r.limiter(t, p)
+		burst(t, l, 5)
+		r.flush()
+		go func() { _ = l.Wait(t.Context()) }()
+		for {
+			time.Sleep(100 * time.Microsecond)
+			l.mu.Lock()
+			under := l.flight != nil && l.flight.query.restore != nil
+			l.mu.Unlock()
+			if under {
+				break
+			}
+		}
+		r.kill()
+		l.setPolicy(Policy{Rates: MustRates("10/s, 100/m")})
+		time.Sleep(time.Second)
+		r.restart(true)
+		time.Sleep(2 * time.Second)
+		burst(t, l, 1)
+	})
+}
+
+// TestRatesThereAndBack: what left under other rates counts when the old ones are
+// in force again within their period.
+func TestRatesThereAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("5/10s")})
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := func(rates Rates) {
+			t.Helper()
+			if err := a.SetRates(t.Context(), "k", rates); err != nil {
+				t.Fatal(err)
+			}
+		}
+		burst(t, l, 5)
+		time.Sleep(2 * time.Second)
+		set(MustRates("20/s"))
+		for range 3 {
+			burst(t, l, 20)
+			time.Sleep(1100 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		set(nil) // 60 left in the last 5 s
+		tr := newTrace()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		greedy(ctx, &wg, l, tr, 0, 3)
+		wg.Wait()
+		if n := tr.between(0, 4500*time.Millisecond); n > 0 {
+			t.Errorf("%d left although 60 had in the last 10 s", n)
+		}
+	})
+}
+
+// TestCostNobodyHas: the window never looks for slots that cannot be.
+func TestCostNobodyHas(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("3/s")})
+		for _, a := range []ask{{count: 2, cost: 8, longest: -1}, {count: 2, cost: 2, longest: -1, keep: 2}, {count: 1, cost: 1, longest: -1, keep: 7}} {
+			got, err := l.window.exchange(t.Context(), &query{asks: []ask{a}})
+			if err != nil || len(got.runs) != 1 || got.runs[0].slot != 0 || got.runs[0].count != a.count || got.serial != 0 {
+				t.Errorf("%+v: %+v, %v", a, got, err)
+			}
+		}
+	})
+}

@@ -48,6 +48,11 @@ func (l *Limiter) usedLocked(i int, share bound, quiet int64) (used []span) {
 		}
 		return []span{{first - share.window, 1}}
 	}
+	// Some have left later than was heard of, or slots of before another outage were
+	// dropped, and sold again: when they were used is not known.
+	if l.short(i) && (len(l.late) > 0 || quiet < l.outage.settle+b.window) {
+		return []span{{quiet, share.limit}}
+	}
 	// Each slot of the fleet counts from its time on, as far as it is known: to
 	// the full number in all, and rounded down on the way, so that it is freed no
 	// sooner.

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -37,6 +39,7 @@ type Transport struct {
 	router   *router
 	limiters limiters
 	retrier  *retryablehttp.Client // nil: one attempt
+	warned   atomic.Bool           // of a request that matches no route
 }
 
 // New returns a Transport. It checks the configuration, and names the field
@@ -66,7 +69,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	route, key := t.router.match(req)
 	if route == nil {
-		t.tell(req.Context(), Event{Kind: EventUnrouted})
+		t.unrouted(req)
 		return t.base().RoundTrip(req)
 	}
 	c := call{t: t, req: req, route: route, policy: route.policy.Load(), key: key}
@@ -74,6 +77,16 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.loop()
 	}
 	return c.outcome()
+}
+
+// unrouted tells of a request that matches no route: the first one is logged
+// loud, since a pattern may be wrong.
+func (t *Transport) unrouted(req *http.Request) {
+	t.tell(req.Context(), Event{Kind: EventUnrouted})
+	if t.logger != nil && req.URL != nil && !t.warned.Swap(true) {
+		t.logger.WarnContext(req.Context(), "pacecar: the first request that matches no route, and is not limited",
+			slog.String("method", req.Method), slog.String("host", req.URL.Host))
+	}
 }
 
 // A call is one RoundTrip: its attempts, and what became of the last one.

@@ -81,7 +81,7 @@ func (l *Limiter) heldLocked(now, units int64) (held, bool) {
 func (l *Limiter) serveLocked(now int64) {
 	some := true
 	l.queue = slices.DeleteFunc(l.queue, func(w *waiter) bool {
-		if w.state == queued && w.keep == 0 && some {
+		if w.state == queued && some {
 			var h held
 			if h, some = l.heldLocked(now, w.units); some {
 				w.state, w.slot, w.made, w.serial, w.held = holding, h.slot, h.made, h.serial, true

@@ -14,27 +14,25 @@ import (
 const lookAfter = 50 * time.Millisecond
 
 // noLimit is the limit of a waiter that may wait for ever.
-const noLimit = math.MaxInt64
+const noLimit int64 = math.MaxInt64
 
 // A waiter is one call of Wait that has to wait. The limiter's mu guards it.
 type waiter struct {
-	units   int64
-	began   int64 // when it came
-	limit   int64 // the latest time at which it may leave
-	delay   int64 // how far away its slot must be at least
-	keep    int64 // how many slots it leaves free: see Background
-	turn    int64 // when it asks again, or did; 0: never yet
-	longest int64 // what it asked for as its longest wait
-	byCtx   bool  // the limit is the context's
-	state   waiterState
-	slot    span          // in state holding and sharing
-	made    int64         // the generation in which slot was booked
-	serial  int64         // of the state then, or more
-	held    bool          // slot was leased: see pass
-	share   span          // in state holding: a slot of the share, which it takes too
-	err     error         // in state refused
-	wake    chan struct{} // has room for one: state or clock have changed
-	looked  bool          // is among the lookers
+	units  int64
+	began  int64 // when it came
+	limit  int64 // the latest time at which it may leave
+	delay  int64 // how far away its slot must be at least
+	keep   int64 // how many slots it leaves free: see Background
+	byCtx  bool  // the limit is the context's
+	state  waiterState
+	slot   span          // in state holding and sharing
+	made   int64         // the generation in which slot was booked
+	serial int64         // of the state then, or more
+	held   bool          // slot was leased: see pass
+	share  span          // in state holding: a slot of the share, which it takes too
+	err    error         // in state refused
+	wake   chan struct{} // has room for one: state or clock have changed
+	looked bool          // is among the lookers
 }
 
 type waiterState int
@@ -43,7 +41,6 @@ const (
 	queued  waiterState = iota // in the queue, or in an exchange
 	holding                    // has a slot in the window
 	sharing                    // has a slot of this process's share
-	turned                     // asks again at its turn
 	refused                    // err says why
 	gone                       // its context has ended
 )
@@ -124,8 +121,13 @@ func (l *Limiter) joinLocked(w *waiter) {
 		return
 	}
 	w.state = queued
+	if w.keep > 0 {
+		l.backlog.queue = append(l.backlog.queue, w)
+		l.callLocked()
+		return
+	}
 	l.queue = append(l.queue, w)
-	if w.keep > 0 || !l.gatherLocked(w) {
+	if !l.gatherLocked(w) {
 		l.flyLocked()
 	}
 }
@@ -142,9 +144,6 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, untilNews, nil
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
-		case w.state == turned && w.turn <= now:
-			l.joinLocked(w)
-			continue
 		case w.state == holding && l.tooLateLocked(w.slot):
 			// An answer that takes as long again must find the next slot still
 			// to come.
@@ -158,8 +157,6 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 		case at > max(w.limit, now): // the clock was stopped meanwhile
 			l.dropLocked(w)
 			l.refuseLocked(w, at-now)
-		case w.state == turned:
-			return p, at - now, nil
 		case at-early > now:
 			wait = at - early - now
 			if early == 0 && l.staleLocked(w, at) {
@@ -172,7 +169,7 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, untilNews, nil
 		case at > now:
 			return pass{waiter: w, began: w.began}, 0, nil
-		case w.state == holding && l.outage.away && l.policy.Outage == FailClosed:
+		case w.state == holding && l.outage.away && l.outage.mode == FailClosed:
 			l.dropLocked(w)
 			l.unavailableLocked(w)
 		case l.staleLocked(w, now):
@@ -194,11 +191,8 @@ func (l *Limiter) tooLateLocked(s span) bool {
 
 // leavesLocked returns when w leaves, as far as is known.
 func (l *Limiter) leavesLocked(w *waiter) int64 {
-	switch w.state {
-	case sharing:
+	if w.state == sharing {
 		return l.outage.leaves(w.slot.slot)
-	case turned:
-		return w.turn
 	}
 	return l.clock.local(w.slot.slot)
 }
@@ -241,10 +235,7 @@ func (l *Limiter) reportLocked(ctx context.Context, p *pass, left int64) time.Du
 // dropLocked takes w's slot away and gives it back.
 func (l *Limiter) dropLocked(w *waiter) {
 	delete(l.slotted, w)
-	switch w.state {
-	case turned:
-		return // it has none
-	case sharing:
+	if w.state == sharing {
 		l.outage.unshare(l.now(), w.slot)
 		return
 	}

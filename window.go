@@ -52,7 +52,8 @@ type query struct {
 	known      int64      // the stored policy known; when a newer one is stored, nothing is done
 	write      bool       // fail if the state cannot be written now
 	here       bool       // process is alive
-	policy     string     // what was stored as known, to be stored again if it was lost
+	tell       bool       // known was lost, and its rates are to be stored again...
+	policy     string     // ...which are these
 	adopt      string     // a rate no longer in force, whose bookings the logs without any take over
 	restore    *past      // state that Redis lost
 	process    string     // who asks
@@ -242,9 +243,9 @@ func (q *query) words(bounds []bound) []any {
 		add("here")
 		add(q.process)
 	}
-	if q.policy != "" {
+	if q.tell {
 		add("policy", q.known)
-		add(q.policy)
+		words = append(words, q.policy) // which may be empty
 	}
 	if q.adopt != "" {
 		add("adopt")

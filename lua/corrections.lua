@@ -116,10 +116,19 @@ local function corrections()
     local had = call('HMGET', clock, 'n:' .. from, 'l:' .. from)
     if state.generation == 0 or not had[1] then return end
     change()
+    state.turn = 0 -- a line at the old pace
+    local entries = call('ZRANGE', KEYS[4 + #logs], 0, -1, 'WITHSCORES')
     for _, log in ipairs(logs) do
       if log.n == 0 or log.last + log.window <= key then
         call('ZUNIONSTORE', log.key, 1, KEYS[4 + #logs])
         log.n, log.last = tonumber(had[1]), tonumber(had[2])
+      else -- it was in force before: what it has missed
+        local since, before = log.last, nil
+        for i = 1, #entries, 2 do
+          local at, upto = tonumber(entries[i]), tonumber(entries[i + 1])
+          if at > since then append(log, at, before and upto - before or min(upto, log.limit)) end
+          before = upto
+        end
       end
     end
   end

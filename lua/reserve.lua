@@ -82,8 +82,8 @@ local function grant(count, cost, longest, delay)
 end
 
 -- background books what leaves the reserve free. Such slots are never booked ahead, where others would be behind them:
--- who gets none is told when to ask again, one after the other at the pace of what is left to them. A turn that
--- comes a little too soon is soon another.
+-- a process that gets too few is told when to ask again, one after the other at the pace of what is left to them. A
+-- turn that comes a little too soon is soon another.
 local function background(count, cost, longest, delay, keep, turn)
   local pace = 0
   for _, log in ipairs(logs) do pace = max(pace, cost * log.window / (log.limit - keep)) end
@@ -101,20 +101,22 @@ local function background(count, cost, longest, delay, keep, turn)
     else
       local wait = slot + state.offset - now
       if line and (longest < 0 or wait <= longest) then state.turn = slot + pace end
-      answer(1, -wait)
-      count = count - 1
+      return answer(count, -wait)
     end
   end
 end
 
 function ops.reserve()
   local heard, groups = number(), number()
+  local least, longest = math.huge, 0
+  for _, log in ipairs(logs) do least, longest = min(least, log.limit), max(longest, log.window) end
   if state.serial < heard then lost = 1 else change() end
   for _ = 1, groups do
-    local count, cost, longest, delay, keep, turn = number(), number(), number(), number(), number(), number()
+    local count, cost, most, delay, keep, turn = number(), number(), number(), number(), number(), number()
     if lost > 0 then -- pass over it
-    elseif keep > 0 then background(count, cost, longest, delay, keep, turn)
-    else grant(count, cost, longest, delay) end
+    elseif cost + keep > least then answer(count, -longest) -- never: it would be searched for without an end
+    elseif keep > 0 then background(count, cost, most, delay, keep, turn)
+    else grant(count, cost, most, delay) end
   end
 end
 

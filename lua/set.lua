@@ -19,5 +19,6 @@ if rates == '' and call('HLEN', clock) <= 2 and call('ZCARD', fleet) == 0 then -
   return 0
 end
 call('HSET', clock, 'policy', string.format('%.0f', policy), 'rates', rates)
+call('HDEL', clock, 'turn') -- a line at the old pace
 call('PERSIST', clock)
 return policy

@@ -23,7 +23,7 @@
 --   write                                           fail if the state cannot be written now
 --   here    process                                 it is alive
 --   policy  policy rates                            stored, if newer
---   adopt   NAME                                    logs without bookings take over those of the rate NAME
+--   adopt   NAME                                    logs take over what the rate NAME has and they do not
 --   restore generation serial offset resume until rest*rates N (at number)*N
 --                                                   what is known of a state that was lost: of each rate, `rest`
 --                                                   more may have been used until `until`; serial must be newer
