@@ -201,3 +201,89 @@ func (m *memory) renew(covered, moved int64) (uncovered []own) {
 	}
 	return uncovered
 }
+
+// learnLocked takes in what an answer says of the key and of Redis.
+func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
+	units := int64(0)
+	for i, slot := range eachGrant(a.runs) {
+		if slot > 0 {
+			units += f.units(i)
+		}
+	}
+	for _, s := range f.query.charge {
+		units += s.units
+	}
+	if a.generation != l.generation() {
+		l.renewLocked(now, a)
+	}
+	if o := &l.outage; !o.away && f.sent < o.settle && f.sent-l.clock.heard > l.timeout.Microseconds() {
+		o.settle = now + l.settleFor() // Redis may have been away again, and others have not found it
+	}
+	l.clock.learn(f.sent, now, a)
+	l.heard = a
+	l.memory.forget(a.key() - l.longest)
+	l.memory.learn(a, units)
+	l.busy = max(l.busy, l.clock.local(a.tail)+l.longest)
+	if l.outage.away {
+		l.restoredLocked(now)
+	}
+}
+
+// renewLocked meets a state that was made anew. Of what this process had booked
+// in the old one, the state covers what it was restored to: those slots are at
+// the same instants as before, but cannot be given back. Who waits for another
+// books again; what has left is charged.
+func (l *Limiter) renewLocked(now int64, a *answer) {
+	// A state that was restored goes on with the old one's clock. Where it does not
+	// know how far that was set back, slots stay at their instants; what it was set
+	// back since moves them like all others.
+	m, moved := &l.memory, max(0, l.clock.offset-a.offset)
+	m.forget(l.clock.key(now) - l.longest)
+	if m.serial(l.clock.key(now)-l.longest) > 0 { // else it has expired, or is the first
+		l.tellLocked(noRequest, Event{Kind: EventLost})
+	}
+	covered := m.covered(a.origin, a.restored)
+	uncovered := m.renew(covered, moved)
+	m.lines = append(m.lines[max(0, len(m.lines)-maxLines+1):], line{a.generation, covered})
+	for _, w := range l.againLocked(covered) {
+		unbook(uncovered, w.serial, w.units)
+	}
+	for w := range l.slotted {
+		if w.state == holding {
+			w.slot.slot, w.made = w.slot.slot+moved, a.generation
+		}
+	}
+	for _, o := range uncovered {
+		if o.units > 0 {
+			l.sentLocked(span{min(now, l.clock.local(o.at)), o.units})
+		}
+	}
+	l.lease.held, l.back, l.outage.dropped, l.backlog.turn = nil, nil, nil, 0
+	if covered == 0 {
+		l.late = nil
+	}
+	for i := range l.late {
+		l.late[i].slot += moved
+	}
+	until := l.clock.resume + l.clock.diff // a state that was not restored does not know of the pause
+	if until > l.pause.until && until-now > max(0, a.resume-a.now)+lookAfter.Microseconds() {
+		l.pause = pauseAsk{until: until, heard: a.resume}
+	}
+}
+
+// againLocked has all book again whose slots a state does not cover.
+func (l *Limiter) againLocked(covered int64) (again []*waiter) {
+	for w := range l.slotted {
+		if w.state == holding && w.serial > covered {
+			again = append(again, w)
+			delete(l.slotted, w)
+		}
+	}
+	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
+	for _, w := range again {
+		w.state, w.share = queued, span{}
+		w.nudge()
+	}
+	l.requeueLocked(again)
+	return again
+}

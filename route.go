@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"unicode"
-	"unicode/utf8"
 )
 
 // A router finds the route of a request. http.ServeMux does the matching; what
@@ -295,33 +293,4 @@ func muxURL(u *url.URL, host string) *url.URL {
 		unescaped = raw
 	}
 	return &url.URL{Host: host, Path: unescaped, RawPath: raw}
-}
-
-// ByHeader returns a function for [Policy].Key that splits a route's quota by the
-// values of a header field, say "Authorization". It returns a hash (the first
-// half of SHA-256, in hex), so that a secret never reaches Redis, a log or a
-// metric. The hash is not salted, so that all processes agree: whoever sees it
-// can confirm a guess, and a value of few possibilities can be found by trying
-// them all. Requests without the field share one quota.
-func ByHeader(name string) func(*http.Request) string {
-	name = http.CanonicalHeaderKey(name)
-	return func(req *http.Request) string {
-		values := req.Header[name]
-		if name == "Host" && req.Host != "" {
-			values = []string{req.Host} // net/http keeps it apart
-		}
-		if len(values) == 0 {
-			return ""
-		}
-		return digest(strings.Join(values, "\x00"))
-	}
-}
-
-// printable returns s, or its digest where s is no name to show: over 200
-// bytes, not in UTF-8, or with control characters.
-func printable(s string) string {
-	if len(s) > 200 || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-		return digest(s)
-	}
-	return s
 }

@@ -3,13 +3,10 @@ package pacecar
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -356,35 +353,4 @@ func duration(us int64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(us) * time.Microsecond
-}
-
-// digest stands for a text that is too long or too secret to be written out.
-func digest(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:16])
-}
-
-// maxName is the longest key that is written out in Redis.
-const maxName = 200
-
-// redisName makes a key fit for a hash tag: short, and without braces, blanks
-// or control characters.
-func redisName(key string) string {
-	if len(key) > maxName {
-		key = key[:maxName/2] + "~" + digest(key)
-	}
-	out := make([]byte, 0, len(key))
-	for i := range len(key) {
-		switch c := key[i]; {
-		case c <= ' ' || c == '{' || c == '}' || c == '%' || c == 0x7f:
-			out = append(out, '%')
-			if c < 0x10 {
-				out = append(out, '0')
-			}
-			out = strconv.AppendUint(out, uint64(c), 16)
-		default:
-			out = append(out, c)
-		}
-	}
-	return string(out)
 }
