@@ -24,9 +24,6 @@ func (l *Limiter) boardLocked() *flight {
 	l.oweLocked(f, now)
 	l.exchanges++
 	q.process, q.seq = l.process, l.exchanges
-	if l.remote && now >= l.here {
-		q.here, l.here = true, now+hereEvery.Microseconds()
-	}
 	if l.heard != nil && l.heard.policy < l.stored.version {
 		q.tell, q.policy = true, l.stored.text
 	}
@@ -55,6 +52,9 @@ func (l *Limiter) boardLocked() *flight {
 	}
 	if !needed && len(q.asks) == 0 {
 		return nil
+	}
+	if l.remote && now >= l.here {
+		q.here, l.here = true, now+hereEvery.Microseconds()
 	}
 	l.look = false
 	return f
