@@ -288,3 +288,33 @@ func TestNotBehindABackfill(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// TestBackgroundHearsOfOtherRates: background work that begins to wait when its
+// process has a turn far away still hears of higher rates.
+func TestBackgroundHearsOfOtherRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("10/h"), Reserve: 2})
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		burst(t, l, 10)
+		short, cancel := context.WithTimeout(Background(t.Context()), time.Second)
+		defer cancel()
+		if err := l.Wait(short); err == nil {
+			t.Error("not refused")
+		}
+		time.Sleep(30 * time.Second)
+		began := time.Now()
+		done := make(chan error)
+		go func() { done <- l.Wait(Background(t.Context())) }()
+		time.Sleep(time.Second)
+		if err := a.SetRates(t.Context(), "k", MustRates("1000/h")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil || time.Since(began) > time.Minute {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}

@@ -163,9 +163,6 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 		l.storedLocked(f, a)
 		return
 	}
-	if f.window != l.window {
-		l.fitLocked(a)
-	}
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again
 		l.restoreLocked(now)
 		l.requeueLocked(f.aboard)

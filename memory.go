@@ -204,6 +204,9 @@ func (m *memory) renew(covered, moved int64) (uncovered []own) {
 
 // learnLocked takes in what an answer says of the key and of Redis.
 func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
+	if f.window != l.window {
+		l.fitLocked(a)
+	}
 	units := int64(0)
 	for i, slot := range eachGrant(a.runs) {
 		if slot > 0 {

@@ -241,7 +241,7 @@ func (l *Limiter) oweLocked(f *flight, now int64) {
 func (l *Limiter) beatLocked() {
 	o, after := &l.outage, maxBeat
 	switch {
-	case !l.remote || len(l.slotted)+len(l.backlog.queue) == 0:
+	case !l.remote || !l.awaitsLocked():
 		return
 	case l.now() < o.settle:
 		after = l.timeout / 2 // see learnLocked
@@ -257,10 +257,17 @@ func (l *Limiter) beatLocked() {
 	}
 }
 
+// awaitsLocked reports whether Redis is to be heard of: somebody waits, or an
+// outage has just ended, and another one must not be overlooked, nor a silence
+// of this process be taken for one.
+func (l *Limiter) awaitsLocked() bool {
+	return len(l.slotted)+len(l.backlog.queue) > 0 || l.now() < l.outage.settle
+}
+
 func (l *Limiter) beat() {
 	l.mu.Lock()
 	defer l.unlock()
-	if len(l.slotted)+len(l.backlog.queue) > 0 && !l.outage.away {
+	if l.awaitsLocked() && !l.outage.away {
 		l.look = true
 		l.flyLocked()
 	}

@@ -684,3 +684,27 @@ func TestManyHangs(t *testing.T) {
 		}
 	}
 }
+
+// TestSettlingEnds: also for a process that sends now and then.
+func TestSettlingEnds(t *testing.T) {
+	for _, gap := range []time.Duration{300, 500, 800, 1000, 1100} {
+		synctest.Test(t, func(t *testing.T) {
+			p := Policy{Rates: MustRates("100/s"), Outage: FailOpen, Replicas: 10}
+			r := newStandIn(&p, time.Millisecond)
+			l := r.limiter(t, p)
+			burst(t, l, 1)
+			r.kill()
+			_ = l.Wait(t.Context())
+			time.Sleep(time.Second)
+			r.restart(false)
+			for range 20 {
+				_ = l.Wait(t.Context())
+				time.Sleep(gap * time.Millisecond)
+			}
+			if left := l.outage.settle - l.now(); left > 0 {
+				t.Errorf("with a request every %d ms: settles for %d us more, after 20 requests", gap, left)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}

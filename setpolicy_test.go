@@ -415,3 +415,39 @@ func TestCostNobodyHas(t *testing.T) {
 		}
 	})
 }
+
+// A renewed window is another one after each change of rates, as one in Redis is.
+type renewed struct{ *standIn }
+
+func (w *renewed) with(bounds []bound) (window, string) {
+	w.standIn.with(bounds)
+	return &renewed{w.standIn}, ""
+}
+
+// TestLateReplyAfterOtherRates: the reply of an exchange that was given up comes
+// when there are more rates than it tells of.
+func TestLateReplyAfterOtherRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s"), Outage: FailOpen, Replicas: 2}
+		r := newStandIn(&p, 10*time.Millisecond)
+		l := r.limiter(t, p)
+		l.window = &renewed{r}
+		r.stop()
+		go func() { _ = l.Wait(t.Context()) }()
+		time.Sleep(300 * time.Millisecond) // given up
+		p.Rates = MustRates("10/s, 100/m")
+		before := newLedger((&Policy{Rates: MustRates("10/s")}).bounds())
+		l.setPolicy(p)
+		r.change(func() { r.book = before }) // it answers what it was asked
+		r.cont()
+		time.Sleep(7 * time.Millisecond)
+		r.change(func() { r.book.rebind(l.bounds) })
+		r.kill()
+		_ = l.Wait(t.Context())
+		r.restart(false)
+		if _ = l.Wait(t.Context()); len(l.heard.free) != 2 {
+			t.Errorf("free of each rate: %v", l.heard.free)
+		}
+		time.Sleep(time.Minute)
+	})
+}
