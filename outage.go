@@ -94,7 +94,10 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 	if o.away {
 		o.backoff = min(2*o.backoff, maxBackoff.Microseconds())
 	} else {
-		o.away, o.mode, o.since, o.asked, o.backoff = true, l.policy.Outage, now, now, minBackoff.Microseconds()
+		o.away, o.mode, o.since, o.backoff = true, l.policy.Outage, now, minBackoff.Microseconds()
+		if len(waiting)+len(l.slotted) > 0 { // else nobody asks: see probeFor
+			o.asked = now
+		}
 		l.dropHeldLocked()
 		o.dropped, l.back = append(o.dropped, l.back...), nil
 		waiting = append(l.strandedLocked(), waiting...)
