@@ -64,7 +64,11 @@ func (l *Limiter) turnLocked(now int64) int64 {
 // callLocked has background work ask, or wait for its turn to. It refuses who
 // cannot wait so long.
 func (l *Limiter) callLocked() {
-	b, now := &l.backlog, l.now()
+	b := &l.backlog
+	if len(b.queue) == 0 {
+		return
+	}
+	now := l.now()
 	at := l.turnLocked(now)
 	latest := at
 	if l.outage.away { // when it will be over is not known
@@ -127,6 +131,9 @@ func (l *Limiter) boardBacklogLocked(f *flight, now int64) {
 
 // requeueLocked puts waiters back to the front of their queues.
 func (l *Limiter) requeueLocked(waiters []*waiter) {
+	if len(waiters) == 0 { // as after most exchanges
+		return
+	}
 	var front, back []*waiter
 	for _, w := range waiters {
 		if w.keep > 0 {

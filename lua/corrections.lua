@@ -1,5 +1,5 @@
--- Second part of the script (see state.lua): what changes bookings that were made, and what else is rare. Few exchanges need it, and
--- making its functions costs as much as a booking, so they are made when they are called for.
+-- Second part of the script (see state.lua): what changes bookings that were made, and what else is rare. Few
+-- exchanges need it, and making its functions costs as much as a booking, so they are made when they are called for.
 
 local function corrections()
   if removeAll then return end
