@@ -130,6 +130,9 @@ func (c *call) worthwhile() bool {
 // clear makes way for the next attempt, and returns how long to sleep before
 // it asks for a slot. Of a wait for which the key's clock stands, the limiter
 // takes care.
+//
+// The sleep is never zero: in a bubble of testing/synctest, a timer that is due
+// when it is waited for breaks the race detector (golang/go#78156).
 func (c *call) clear() time.Duration {
 	reason := c.said.reason
 	if reason == "" && c.resp != nil {
@@ -141,9 +144,9 @@ func (c *call) clear() time.Duration {
 		c.resp = nil
 	}
 	if c.stands {
-		return 0
+		return 1
 	}
-	return c.wait
+	return max(c.wait, 1)
 }
 
 // bare returns err without the URL that the error of an http.Client in Base

@@ -495,6 +495,33 @@ func TestRetriesOfKeysAreTheirOwn(t *testing.T) {
 	})
 }
 
+// golang/go#78156: a timer that is due already when a goroutine of a synctest
+// bubble waits for it may end the process under the race detector. The loop,
+// whose timer is not ours, must not make one where the limiter does the waiting.
+func TestLoopSleepsBetweenAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		replies := []*http.Response{response(429, "", "Retry-After: 2"), response(500, ""), response(200, "")}
+		tr := transportOf(t, Config{Base: roundTripFunc(func(*http.Request) (*http.Response, error) {
+			resp := replies[0]
+			replies = replies[1:]
+			return resp, nil
+		})})
+		var slept []time.Duration
+		backoff := tr.retrier.Backoff
+		tr.retrier.Backoff = func(least, most time.Duration, n int, resp *http.Response) time.Duration {
+			slept = append(slept, backoff(least, most, n, resp))
+			return slept[len(slept)-1]
+		}
+		resp, err := tr.RoundTrip(getURL(t.Context(), "http://api.example/"))
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatalf("got %v, %v", resp, err)
+		}
+		if len(slept) != 2 || slept[0] != 1 || slept[1] < 1 {
+			t.Errorf("the loop slept %v, want 1ns for the pause, and the backoff", slept)
+		}
+	})
+}
+
 // zeros is an endless body.
 type zeros struct{}
 
