@@ -27,7 +27,7 @@ type steered struct {
 
 // steer runs a test on a fleet, in virtual time.
 func steer(t *testing.T, rates string, run func(*testing.T, *steered)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		s := &steered{t: t, admin: mustAdmin(t, dialMini(t, m), ""), left: newTrace()}
 		for range 2 {
@@ -297,7 +297,7 @@ func TestStoredRatesNotUnderstood(t *testing.T) {
 func TestStatusCounts(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			rdb := dialMini(t, newMini())
 			a := mustAdmin(t, rdb, "")
 			rates := slices.Clone(MustRates("5/s, 20/10s, 300/m")[:1+rng.IntN(3)])
@@ -352,7 +352,7 @@ func TestStatusCounts(t *testing.T) {
 
 // Slots that were given back and wait for a new owner are not in the line.
 func TestStatusLeavesOutSpares(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		rdb := dialMini(t, newMini())
 		w := newShared(rdb, "pacecar", "api", (&Policy{Rates: MustRates("1/s")}).bounds())
 		a, err := w.exchange(t.Context(), &query{asks: []ask{{count: 4, cost: 1, longest: -1}}})
@@ -371,7 +371,7 @@ func TestStatusLeavesOutSpares(t *testing.T) {
 }
 
 func TestAdminUnknownKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		ctx, m := t.Context(), newMini()
 		a := mustAdmin(t, dialMini(t, m), "")
 		_, status := a.Status(ctx, "api")
@@ -412,7 +412,7 @@ func TestNewAdminRefuses(t *testing.T) {
 // Keys returns the names that are escaped in Redis as they were given, and takes
 // them, and the short form of long ones. Of another prefix it knows nothing.
 func TestAdminKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		ctx, m := t.Context(), newMini()
 		rdb := dialMini(t, m)
 		long := strings.Repeat("long {name} ", 30)

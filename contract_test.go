@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -277,7 +276,7 @@ func testBodyClosed(t *testing.T, w *wire) {
 		{name: "a retry refused", policy: Policy{MaxWait: time.Second}, reply: says(500, ""), sent: 1, used: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				u := &upstream{}
 				c.policy.Rates = MustRates("10/h")
 				config := w.transport(t, u).config
@@ -378,7 +377,7 @@ func testContextHonoured(t *testing.T, w *wire) {
 		{"in a pause", says(429, "", "Retry-After: 20"), "3/h", 10 * time.Second, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				u := &upstream{}
 				tr := w.transport(t, u, Policy{Rates: MustRates(c.rates)})
 				tr.config.Retry.MinBackoff, tr.config.Retry.MaxBackoff = time.Second, time.Second
@@ -429,7 +428,7 @@ func testTimeout(t *testing.T, w *wire) {
 		{"MaxWait", 0, 0, time.Second, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				tr := w.transport(t, &upstream{}, Policy{Rates: MustRates("1/h"), MaxWait: c.maxWait})
 				client := &http.Client{Transport: tr, Timeout: c.timeout}
 				ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func TestWhatAnOutageCosts(t *testing.T) {
 	)
 	p := Policy{Rates: MustRates("20/s"), Outage: FailOpen, Replicas: 4}
 	run := func(t *testing.T, outage bool) (tr *trace) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			redis := newStandIn(&p, 200*time.Microsecond)
 			tr = redis.fleet(t, p, 4, 16, 0, func(*trace) {
 				time.Sleep(gone)
@@ -70,7 +69,7 @@ func TestWhatAnOutageCosts(t *testing.T) {
 // a Retry-After in whole seconds, rounded up: docs/benchmark.md has the figures.
 func TestWhatARefusalCosts(t *testing.T) {
 	const from, to, end = 10*time.Second + 300*time.Millisecond, 12*time.Second + 300*time.Millisecond, 20 * time.Second
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m, tr := newMini(), newTrace()
 		var refused atomic.Int64
 		base := roundTripFunc(func(req *http.Request) (*http.Response, error) {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 )
 
@@ -92,7 +91,7 @@ func TestDialects(t *testing.T) {
 		{"Reddit, 200", Reddit, 200, "", []string{"X-Ratelimit-Remaining: 0", "X-Ratelimit-Reset: 342"}, silent},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				resp := response(tt.status, tt.body, tt.lines...)
 				pause, ok := tt.dialect(resp)
 				if wantOK := tt.want != silent; ok != wantOK || pause != max(tt.want, 0) {
@@ -108,7 +107,7 @@ func TestDialects(t *testing.T) {
 
 // Without the upstream's Date its times are taken by this machine's clock.
 func TestDialectsWithoutDate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // it is midnight, 1 January 2000
+	bubble(t, func(t *testing.T) { // it is midnight, 1 January 2000
 		pause, ok := GitHub(response(403, "", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684830"))
 		if pause != 30*time.Second || !ok {
 			t.Errorf("GitHub: got %v, %v; want 30s", pause, ok)
@@ -121,7 +120,7 @@ func TestDialectsWithoutDate(t *testing.T) {
 }
 
 // A dialect's answer passes through the policy as it is meant.
-func TestDialectThroughPolicy(t *testing.T) { synctest.Test(t, testDialectThroughPolicy) }
+func TestDialectThroughPolicy(t *testing.T) { bubble(t, testDialectThroughPolicy) }
 
 func testDialectThroughPolicy(t *testing.T) {
 	p := Policy{Feedback: GitHub}
@@ -171,7 +170,7 @@ func TestPeekBody(t *testing.T) {
 		{"broken off behind what is read", io.MultiReader(strings.NewReader(long+"x"), iotest.ErrReader(broken)), long, long + "x", broken},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				spy := &spyBody{Reader: tt.body}
 				resp := &http.Response{StatusCode: 429, Body: spy, ContentLength: -1}
 				if got := peekBody(resp); string(got) != tt.peek {
@@ -195,7 +194,7 @@ func TestPeekBody(t *testing.T) {
 	}
 }
 
-func TestPeekBodyTwice(t *testing.T) { synctest.Test(t, testPeekBodyTwice) }
+func TestPeekBodyTwice(t *testing.T) { bubble(t, testPeekBodyTwice) }
 
 func testPeekBodyTwice(t *testing.T) {
 	resp := response(429, "twice")
@@ -228,7 +227,7 @@ func TestPeekBodyDoesNotLook(t *testing.T) {
 		{"compressed", func(r *http.Response) { r.Header.Set("Content-Encoding", "gzip") }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				resp := response(429, "body")
 				tt.change(resp)
 				before := resp.Body
@@ -262,7 +261,7 @@ func TestPeekBodyHangs(t *testing.T) {
 		}
 	}
 	t.Run("and goes on", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			resp, w := open()
 			go func() {
 				for _, s := range []string{"a slow", " body", " that ends"} {
@@ -282,7 +281,7 @@ func TestPeekBodyHangs(t *testing.T) {
 		})
 	})
 	t.Run("what came is read before more comes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			resp, w := open()
 			go func() {
 				time.Sleep(peekTime + time.Second)
@@ -297,7 +296,7 @@ func TestPeekBodyHangs(t *testing.T) {
 		})
 	})
 	t.Run("and is closed", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { // which fails when a goroutine is left
+		bubble(t, func(t *testing.T) { // which fails when a goroutine is left
 			resp, _ := open()
 			look(t, resp)
 			resp.Body.Close()
@@ -307,7 +306,7 @@ func TestPeekBodyHangs(t *testing.T) {
 		})
 	})
 	t.Run("header still read", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			resp, _ := open()
 			resp.Header = http.Header{"Retry-After": {"5"}}
 			p := Policy{Feedback: OpenAI}
@@ -320,7 +319,7 @@ func TestPeekBodyHangs(t *testing.T) {
 }
 
 // The look allocates by what comes, not by its bound.
-func TestPeekBodyIsSmall(t *testing.T) { synctest.Test(t, testPeekBodyIsSmall) }
+func TestPeekBodyIsSmall(t *testing.T) { bubble(t, testPeekBodyIsSmall) }
 
 func testPeekBodyIsSmall(t *testing.T) {
 	if got := peekBody(response(429, "short")); cap(got) > 4*bytes.MinRead {
@@ -330,7 +329,7 @@ func testPeekBodyIsSmall(t *testing.T) {
 
 // net/http decompresses what it asked for compressed, and leaves the length
 // unknown. The look must see the text, and leave a connection that is used again.
-func TestPeekBodyOverHTTP(t *testing.T) { synctest.Test(t, testPeekBodyOverHTTP) }
+func TestPeekBodyOverHTTP(t *testing.T) { bubble(t, testPeekBodyOverHTTP) }
 
 func testPeekBodyOverHTTP(t *testing.T) {
 	const text = `{"message": "You have exceeded a secondary rate limit."}`

@@ -110,15 +110,25 @@ func tolerance(p *Policy) float64 {
 	return 1.01 + worst
 }
 
+// bubble runs a test in virtual time, and then lets what goes on by itself come to
+// its end, probes of Redis for example: time stops when the test has returned,
+// and who sleeps then would sleep for ever.
+func bubble(t *testing.T, run func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(probeFor + time.Minute) })
+		run(t)
+	})
+}
+
 // windows runs a test on the Go window and on the script.
 func windows(t *testing.T, run func(t *testing.T, connect func() redis.Scripter)) {
 	t.Run("local", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			run(t, func() redis.Scripter { return nil })
 		})
 	})
 	t.Run("script", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			m := newMini()
 			run(t, func() redis.Scripter { return dialMini(t, m) })
 		})
@@ -153,7 +163,7 @@ func TestFleet(t *testing.T) {
 	} {
 		t.Run(c.rates, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				m := newMini()
 				p := Policy{Rates: MustRates(c.rates)}
 				tr := newTrace()
@@ -248,7 +258,7 @@ func TestOrder(t *testing.T) {
 
 // TestRoundTrips: many waiters of one process share their calls.
 func TestRoundTrips(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l := mustLimiter(t, dialMini(t, newMini()), "k", Policy{Rates: MustRates("20/s")})
 		tr := newTrace()
 		var wg sync.WaitGroup

@@ -269,7 +269,7 @@ func TestPauseStopsTheFleet(t *testing.T) {
 // PyrateLimiter#55, go-zero#4072, sourcegraph#56826: processes whose clocks are
 // an hour apart share a quota as others do.
 func TestClientClocksDoNotMatter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		p := Policy{Rates: MustRates("10/s")}
 		tr := newTrace()
@@ -295,7 +295,7 @@ func TestClientClocksDoNotMatter(t *testing.T) {
 // redisson#5487, bottleneck updateSettings: limits that differ in the fleet
 // never let through more than the larger, and nothing is stuck or reset.
 func TestLimitsChangeInHalfOfTheFleet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		tr := newTrace()
 		var wg sync.WaitGroup
@@ -321,7 +321,7 @@ func TestLimitsChangeInHalfOfTheFleet(t *testing.T) {
 // bottleneck#194, #197: a process that dies with slots booked costs those
 // slots, and nothing else.
 func TestProcessDiesWithSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		p := Policy{Rates: MustRates("10/s")}
 		dead := mustLimiter(t, dialMini(t, m), "k", p)
@@ -453,7 +453,7 @@ func TestNearAndFar(t *testing.T) {
 		{"5/50ms", 3 * time.Millisecond, true},
 	} {
 		t.Run(c.rates+" "+c.way.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				m := newMini()
 				p := Policy{Rates: MustRates(c.rates)}
 				r := rand.New(rand.NewPCG(1, uint64(c.way)))
@@ -516,7 +516,7 @@ func TestCallsSentTwice(t *testing.T) {
 // An answer that always takes longer than half of the period finds its slot
 // still to come, the second time.
 func TestSlowAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var slow atomic.Bool
 		way := func() time.Duration {
 			if slow.Load() {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -90,7 +89,7 @@ func TestMemoryCovered(t *testing.T) {
 
 // TestIdleKeyOwesNothing: a state that expired in silence is no lost state.
 func TestIdleKeyOwesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("100/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		l := redis.limiter(t, p)
@@ -103,7 +102,7 @@ func TestIdleKeyOwesNothing(t *testing.T) {
 
 // TestPauseSurvivesALoss: while anybody waits, Redis cannot forget a pause.
 func TestPauseSurvivesALoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		limiters := []*Limiter{redis.limiter(t, p), redis.limiter(t, p)}
@@ -141,7 +140,7 @@ func TestPauseSurvivesALoss(t *testing.T) {
 // that knows less speaks first and sells slots that the other one holds. That
 // one books again.
 func TestWhoRestoresFirstWins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("2/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		less, more := redis.limiter(t, p), redis.limiter(t, p)
@@ -174,7 +173,7 @@ func TestWhoRestoresFirstWins(t *testing.T) {
 // TestLastWritesLost: a failover to a replica that had not heard of the last
 // bookings costs at most those.
 func TestLastWritesLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("100/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		lost := int64(0)
@@ -207,7 +206,7 @@ func TestLastWritesLost(t *testing.T) {
 // TestRestoredByOne: one process that remembers is enough for a fleet of which
 // the others are new.
 func TestRestoredByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		old := redis.limiter(t, p)

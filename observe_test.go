@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -107,7 +106,7 @@ func TestEvents(t *testing.T) {
 		}, check: func(Event) bool { return true }},
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				p := policy
 				if c.policy != nil {
 					c.policy(&p)
@@ -178,7 +177,7 @@ func TestTiers(t *testing.T) {
 	if err := l.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("2/s"), Outage: FailOpen, Replicas: 1}
 		s := newStandIn(&p, time.Millisecond)
 		l := s.limiter(t, p)

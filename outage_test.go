@@ -123,7 +123,6 @@ func (r *standIn) fleet(t *testing.T, p Policy, processes, callers int, think ti
 	scene(tr)
 	cancel()
 	wg.Wait()
-	time.Sleep(probeFor + time.Minute) // nothing is left to do
 	return tr
 }
 
@@ -136,7 +135,7 @@ func TestFailOpenKeepsTheRates(t *testing.T) {
 		t.Run(rates, func(t *testing.T) {
 			during := 0
 			for seed := range seeds {
-				synctest.Test(t, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 1))
 					p := Policy{Rates: MustRates(rates), Outage: FailOpen, Replicas: 4}
 					redis := newStandIn(&p, time.Duration(r.Int64N(int64(4*time.Millisecond))))
@@ -193,7 +192,7 @@ func (f flaky) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 // empty 3 s after it died at full speed.
 func TestFailOpenScript(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		var dead atomic.Bool
 		p := Policy{Rates: MustRates("100/s"), Outage: FailOpen, Replicas: 4}
@@ -229,7 +228,7 @@ func TestFailOpenScript(t *testing.T) {
 
 // TestShareBelowOne: with more processes than slots, the average is kept.
 func TestShareBelowOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("2/s"), Outage: FailOpen, Replicas: 5}
 		redis := newStandIn(&p, time.Millisecond)
 		redis.kill()
@@ -247,7 +246,7 @@ func TestShareBelowOne(t *testing.T) {
 // TestShareIsOfNoUse: a request that costs more than the share ever has is
 // refused while Redis is away, and goes on when it is back.
 func TestShareIsOfNoUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s"), Outage: FailOpen, Replicas: 4}
 		redis := newStandIn(&p, time.Millisecond)
 		redis.kill()
@@ -270,7 +269,7 @@ func TestShareIsOfNoUse(t *testing.T) {
 func TestFailClosed(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		t.Run(fmt.Sprint("hang ", hang), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				p := Policy{Rates: MustRates("100/s")}
 				redis := newStandIn(&p, time.Millisecond)
 				l := redis.limiter(t, p)
@@ -323,7 +322,7 @@ func TestFailClosed(t *testing.T) {
 // whether Redis is back, and leaves as if it had never been away.
 func TestIdleProcessTriesFirst(t *testing.T) {
 	for _, outage := range []Outage{FailClosed, FailOpen} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			p := Policy{Rates: MustRates("100/s"), Outage: outage, Replicas: 4}
 			redis := newStandIn(&p, time.Millisecond)
 			l := redis.limiter(t, p)
@@ -349,7 +348,7 @@ func TestIdleProcessTriesFirst(t *testing.T) {
 // the share, when Redis is stopped for 3 s.
 // openlinker#2019
 func TestStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("100/s"), Outage: FailOpen, Replicas: 4}
 		redis := newStandIn(&p, time.Millisecond)
 		l := redis.limiter(t, p)
@@ -390,7 +389,7 @@ func TestStopped(t *testing.T) {
 // neither its context nor the server; there is one at a time; what late replies
 // bring goes back.
 func TestHungCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		redis := newStandIn(&p, time.Millisecond)
 		redis.stop()
@@ -420,7 +419,7 @@ func TestHungCalls(t *testing.T) {
 
 // TestCancelledIsNoFailure: a request that gives up says nothing about Redis.
 func TestCancelledIsNoFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		redis := newStandIn(&p, 200*time.Millisecond)
 		l := redis.limiter(t, p)
@@ -442,7 +441,7 @@ func TestCancelledIsNoFailure(t *testing.T) {
 
 // TestStartWithoutRedis: the first requests meet the outage policy.
 func TestStartWithoutRedis(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("100/s")}
 		r := newStandIn(&p, time.Millisecond)
 		r.kill()
@@ -465,7 +464,7 @@ func TestStartWithoutRedis(t *testing.T) {
 // its end, however many requests it meets.
 func TestOutageIsToldOnce(t *testing.T) {
 	for _, outage := range []Outage{FailClosed, FailOpen} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			p := Policy{Rates: MustRates("100/s"), Outage: outage, Replicas: 1}
 			r := newStandIn(&p, time.Millisecond)
 			l := r.limiter(t, p)
@@ -509,7 +508,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 // TestPauseInAnOutage: what the upstream asks for is obeyed with the share too,
 // and told to Redis when that is back.
 func TestPauseInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("100/s"), Outage: FailOpen, Replicas: 1}
 		r := newStandIn(&p, time.Millisecond)
 		l, other := r.limiter(t, p), r.limiter(t, p)
@@ -547,7 +546,7 @@ func TestFlushes(t *testing.T) {
 		t.Run(c.rates, func(t *testing.T) {
 			exact, flushes := 0, 0
 			for seed := range c.seeds {
-				synctest.Test(t, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 2))
 					p := Policy{Rates: MustRates(c.rates), Outage: Outage(r.IntN(2)), Replicas: 4}
 					redis := newStandIn(&p, time.Duration(r.Int64N(int64(4*time.Millisecond))))
@@ -593,7 +592,7 @@ func (r *standIn) bookedSince(d time.Duration) (n int64) {
 // TestFlushAll is TestFlushes with the script.
 func TestFlushAll(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		p := Policy{Rates: MustRates("100/s")}
 		tr := newTrace()
@@ -630,7 +629,7 @@ func TestFlushAll(t *testing.T) {
 func TestReplyAtTheTimeout(t *testing.T) {
 	left := 0
 	for range 200 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			p := Policy{Rates: MustRates("1000/s"), Outage: FailOpen, Replicas: 2}
 			r := newStandIn(&p, (&Config{}).redisTimeout())
 			tr := r.fleet(t, p, 2, 4, 100*time.Millisecond, func(*trace) { time.Sleep(3 * time.Second) })
@@ -658,7 +657,7 @@ func TestManyHangs(t *testing.T) {
 	} {
 		runs, above, worst := 60, 0, int64(0)
 		for seed := range uint64(runs) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
 				p := Policy{Rates: MustRates("20/s"), Outage: FailOpen, Replicas: 3}
 				redis := newStandIn(&p, time.Duration(r.Int64N(int64(8*time.Millisecond))))
@@ -688,7 +687,7 @@ func TestManyHangs(t *testing.T) {
 // TestSettlingEnds: also for a process that sends now and then.
 func TestSettlingEnds(t *testing.T) {
 	for _, gap := range []time.Duration{300, 500, 800, 1000, 1100} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			p := Policy{Rates: MustRates("100/s"), Outage: FailOpen, Replicas: 10}
 			r := newStandIn(&p, time.Millisecond)
 			l := r.limiter(t, p)
@@ -701,10 +700,12 @@ func TestSettlingEnds(t *testing.T) {
 				_ = l.Wait(t.Context())
 				time.Sleep(gap * time.Millisecond)
 			}
-			if left := l.outage.settle - l.now(); left > 0 {
+			l.mu.Lock()
+			left := l.outage.settle - l.now()
+			l.mu.Unlock()
+			if left > 0 {
 				t.Errorf("with a request every %d ms: settles for %d us more, after 20 requests", gap, left)
 			}
-			time.Sleep(time.Minute)
 		})
 	}
 }

@@ -80,7 +80,7 @@ func TestRefusalStopsTheFleet(t *testing.T) {
 		for _, max := range []int{0, -1} {
 			for _, wired := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, retries %d, net/http %v", rates, max, wired), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { refuseFleet(t, MustRates(rates), max, wired) })
+					bubble(t, func(t *testing.T) { refuseFleet(t, MustRates(rates), max, wired) })
 				})
 			}
 		}
@@ -140,7 +140,7 @@ func refuseFleet(t *testing.T, rates Rates, max int, wired bool) {
 // whether that process has used the key before or not.
 func TestRefusalIsHeardByOthers(t *testing.T) {
 	for _, used := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			m := newMini()
 			refusing, fine := &upstream{replies: []reply{says(429, "", "Retry-After: 30")}}, &upstream{}
 			told := transportOf(t, Config{Redis: dialMini(t, m), Base: refusing, Retry: Retry{Max: -1}})

@@ -83,8 +83,8 @@ type Policy struct {
 	Lease int
 
 	// Reserve is how many slots of each rate background work leaves free, so that
-	// no other request ever waits behind it: see [Background]. Zero: none; it
-	// must be below every limit.
+	// other requests, up to so many in a window, never wait behind it: see
+	// [Background]. Zero: none; it must be below every limit.
 	Reserve int
 
 	// Outage is what happens when Redis does not answer.

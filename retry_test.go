@@ -18,7 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -133,7 +132,7 @@ func TestRetried(t *testing.T) {
 		{"nothing left, on a 500", get, noBody, "", says(500, "", `RateLimit: "x";r=0;t=20`), exactly(20 * time.Second)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				u := &upstream{replies: []reply{c.first, says(200, "second")}}
 				tr := transportOf(t, Config{Base: u})
 				start := time.Now()
@@ -186,7 +185,7 @@ func TestWaitIsNotShortened(t *testing.T) {
 		{"longer than the pause", 0, 0, time.Hour, time.Minute, says(429, "whole", "Retry-After: 150"), 150 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				u := &upstream{replies: []reply{c.first, says(200, "second")}}
 				p := Policy{Rates: plenty.Rates, MaxWait: c.maxWait, MaxPause: c.pause}
 				tr := transportOf(t, Config{
@@ -256,7 +255,7 @@ func TestExhausted(t *testing.T) {
 		max, attempts int
 		status        int
 	}{{0, 4, 500}, {0, 4, 429}, {1, 2, 429}, {7, 8, 503}, {-1, 1, 500}, {-1, 1, 429}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			const text = `{"error": "slow down"}`
 			bodies := []*countedBody{}
 			u := &upstream{replies: []reply{func(*http.Request) (*http.Response, error) {
@@ -322,7 +321,7 @@ func TestCheck(t *testing.T) {
 		{"101", "GET", noBody, says(101, ""), yes, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				u := &upstream{replies: []reply{c.first, says(200, "")}}
 				asked := 0
 				req := request(t.Context(), c.method, c.body)
@@ -347,7 +346,7 @@ func TestCheck(t *testing.T) {
 // A body that GetBody fails to give again cannot be sent again: the response
 // that would have been retried is the result, and the slot goes back.
 func TestGetBodyFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		u := &upstream{replies: []reply{says(429, "whole", "Retry-After: 1")}}
 		req := request(t.Context(), "POST", again)
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
@@ -366,7 +365,7 @@ func TestGetBodyFails(t *testing.T) {
 
 // When there is no slot for a retry, the last response is the result.
 func TestNoSlotForRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		u := &upstream{replies: []reply{says(503, "whole")}}
 		tr := transportOf(t, Config{Base: u, Routes: map[string]Policy{
 			"/": {Rates: MustRates("1/m"), MaxWait: 10 * time.Second},
@@ -393,7 +392,7 @@ func TestRefusalKeepsNoConnection(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				refused := false
 				s := servePipes(t, time.Millisecond, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/told" && !refused {
@@ -437,7 +436,7 @@ func TestRefusalKeepsNoConnection(t *testing.T) {
 // A Base that is not net/http's may give no body, or nothing at all.
 func TestOddBases(t *testing.T) {
 	for _, max := range []int{0, -1} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			tr := transportOf(t, Config{Retry: Retry{Max: max}, Base: &upstream{replies: []reply{
 				func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 503}, nil },
 			}}})
@@ -461,7 +460,7 @@ func TestOddBases(t *testing.T) {
 // aws-sdk-go-v2#1665: that one key's upstream fails all day takes nothing from
 // the retries of another.
 func TestRetriesOfKeysAreTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var good atomic.Int32
 		tr := transportOf(t, Config{Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
 			if req.URL.Host == "bad.example" {
@@ -499,7 +498,7 @@ func TestRetriesOfKeysAreTheirOwn(t *testing.T) {
 // bubble waits for it may end the process under the race detector. The loop,
 // whose timer is not ours, must not make one where the limiter does the waiting.
 func TestLoopSleepsBetweenAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		replies := []*http.Response{response(429, "", "Retry-After: 2"), response(500, ""), response(200, "")}
 		tr := transportOf(t, Config{Base: roundTripFunc(func(*http.Request) (*http.Response, error) {
 			resp := replies[0]
@@ -562,7 +561,7 @@ func TestStreamsAreNotKept(t *testing.T) {
 // and while it waits for its slot.
 func TestPipeAndCancel(t *testing.T) {
 	for _, waits := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			tr := transportOf(t, Config{
 				Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
 					go io.Copy(io.Discard, req.Body)

@@ -108,7 +108,7 @@ func TestColdConnections(t *testing.T) {
 		{"one at a time", "10/s", 100, 0.75, func(tr *http.Transport) { tr.MaxConnsPerHost = 1 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				m := newMini()
 				seen := newTrace()
 				s := servePipes(t, 180*time.Millisecond, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -154,7 +154,7 @@ func TestColdConnections(t *testing.T) {
 // A lone request whose quota is free is not held, and cold connections in a row
 // do not slow the key's clock.
 func TestLoneRequestIsNotHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := servePipes(t, 180*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		base := s.base(t, func(tr *http.Transport) { tr.DisableKeepAlives = true })
 		rdb := dialMini(t, newMini())
@@ -180,7 +180,7 @@ func TestLoneRequestIsNotHeld(t *testing.T) {
 // A Base that does not tell of connections gets no head start, and what it
 // sends is not reported as late.
 func TestBlindBase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		seen := newTrace()
 		base := roundTripFunc(func(req *http.Request) (*http.Response, error) {
 			seen.add(0, 1)
@@ -215,7 +215,7 @@ func TestBlindBase(t *testing.T) {
 // A context that ends while the connection is held: back at once, nothing is
 // sent before its slot, and the slot goes to the next.
 func TestContextEndsInTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		seen := newTrace()
 		s := servePipes(t, 300*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.add(0, 1) }))
 		tr := mustTransport(t, Config{
@@ -257,7 +257,7 @@ func TestContextEndsInTheHold(t *testing.T) {
 // A connection that dies while it is held: the request is sent on another one,
 // with a slot of its own.
 func TestConnectionDiesInTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		seen := newTrace()
 		s := servePipes(t, 300*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.add(0, 1) }))
 		tr := mustTransport(t, Config{
@@ -287,7 +287,7 @@ func TestSlotAfterAnError(t *testing.T) {
 		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, 0}, // net/http has dialled again
 		{io.ErrUnexpectedEOF, 0},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			tr := mustTransport(t, Config{
 				Routes: map[string]Policy{"/": {Rates: MustRates("5/s")}}, Retry: Retry{Max: -1},
 				Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
@@ -307,7 +307,7 @@ func TestSlotAfterAnError(t *testing.T) {
 
 // A pause that comes while requests are held in Base is obeyed.
 func TestPauseInTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		seen := newTrace()
 		s := servePipes(t, 500*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.add(0, 1) }))
 		m := newMini()

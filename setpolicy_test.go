@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -63,7 +62,7 @@ func TestStoredRates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				m := newMini()
 				p := Policy{Rates: MustRates(c.own)}
 				tr := newTrace()
@@ -118,7 +117,7 @@ func TestStoredRates(t *testing.T) {
 // TestStoredRatesSurvive: the fleet tells Redis the stored rates again when it
 // loses them, and they outlive a key that nobody uses.
 func TestStoredRatesSurvive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		p := Policy{Rates: MustRates("20/s")}
 		l := mustLimiter(t, dialMini(t, m), "k", p)
@@ -156,7 +155,7 @@ func TestStoredRatesSurvive(t *testing.T) {
 // TestOddStoredRates: what this version does not understand is told, and the
 // rates stay.
 func TestOddStoredRates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		var events []Event
 		c := Config{Redis: dialMini(t, m), Observe: func(_ context.Context, e Event) {
@@ -239,7 +238,7 @@ func TestSetPolicy(t *testing.T) {
 // TestSetPolicyLower: who waits for more slots than there are any more is
 // refused, and lower rates hold for all that is not booked.
 func TestSetPolicyLower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l := mustLimiter(t, nil, "k", Policy{Rates: MustRates("10/s")})
 		tr := newTrace()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -261,7 +260,7 @@ func TestSetPolicyLower(t *testing.T) {
 // TestCostAboveAgain: who had a slot, and costs more than there ever is when he
 // asks again, is refused.
 func TestCostAboveAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		r := newStandIn(&p, time.Millisecond)
 		l := r.limiter(t, p)
@@ -280,7 +279,7 @@ func TestCostAboveAgain(t *testing.T) {
 
 // TestOutageKeepsItsKind: FailOpen that is set in an outage is for the next.
 func TestOutageKeepsItsKind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		r := newStandIn(&p, time.Millisecond)
 		l := r.limiter(t, p)
@@ -307,7 +306,7 @@ func TestOutageKeepsItsKind(t *testing.T) {
 // TestRatesTakenBack: rates that were taken back stay so when Redis loses its
 // state, though a process has not heard of it.
 func TestRatesTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		m := newMini()
 		rdb := dialMini(t, m)
 		p := Policy{Rates: MustRates("20/s")}
@@ -341,7 +340,7 @@ func TestRatesTakenBack(t *testing.T) {
 // TestRatesDuringARestore: the number of rates changes while what Redis lost is
 // being told to it, in vain.
 func TestRatesDuringARestore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s")}
 		r := newStandIn(&p, 2*time.Millisecond)
 		l := r.limiter(t, p)
@@ -369,7 +368,7 @@ func TestRatesDuringARestore(t *testing.T) {
 // TestRatesThereAndBack: what left under other rates counts when the old ones are
 // in force again within their period.
 func TestRatesThereAndBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		rdb := dialMini(t, newMini())
 		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("5/10s")})
 		a, err := NewAdmin(rdb, "")
@@ -427,7 +426,7 @@ func (w *renewed) with(bounds []bound) (window, string) {
 // TestLateReplyAfterOtherRates: the reply of an exchange that was given up comes
 // when there are more rates than it tells of.
 func TestLateReplyAfterOtherRates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("10/s"), Outage: FailOpen, Replicas: 2}
 		r := newStandIn(&p, 10*time.Millisecond)
 		l := r.limiter(t, p)
@@ -445,9 +444,12 @@ func TestLateReplyAfterOtherRates(t *testing.T) {
 		r.kill()
 		_ = l.Wait(t.Context())
 		r.restart(false)
-		if _ = l.Wait(t.Context()); len(l.heard.free) != 2 {
-			t.Errorf("free of each rate: %v", l.heard.free)
+		_ = l.Wait(t.Context())
+		l.mu.Lock()
+		free := l.heard.free
+		l.mu.Unlock()
+		if len(free) != 2 {
+			t.Errorf("free of each rate: %v", free)
 		}
-		time.Sleep(time.Minute)
 	})
 }

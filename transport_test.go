@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -211,7 +210,7 @@ func TestUnroutedPasses(t *testing.T) {
 // the slot and retries. A request that goes elsewhere on the way has a quota of
 // its own.
 func TestNested(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		u := &upstream{replies: []reply{says(500, ""), says(200, "")}}
 		inner := transportOf(t, Config{Base: u, Routes: map[string]Policy{"/": {Rates: MustRates("1/h")}}})
 		middle := roundTripFunc(func(req *http.Request) (*http.Response, error) { return inner.RoundTrip(req) })
@@ -248,7 +247,7 @@ func TestNested(t *testing.T) {
 // a context's end, are errors as ever.
 func TestRefuse429(t *testing.T) {
 	for _, max := range []int{0, -1} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			u := &upstream{}
 			tr := transportOf(t, Config{
 				Base: u, Refuse429: true, Retry: Retry{Max: max},
@@ -290,7 +289,7 @@ func TestRefuse429(t *testing.T) {
 
 // TestStats: what one process knows of each key.
 func TestStats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		u := &upstream{}
 		tr := transportOf(t, Config{Base: u, Routes: map[string]Policy{"/": {Rates: MustRates("1/10s"), MaxWait: time.Minute}}})
 		var wg sync.WaitGroup
@@ -344,7 +343,7 @@ func (s *sink) String() string {
 // go-retryablehttp#206, notifications-engine#464: no secret of a request is in a
 // key, an event, a log or an error of ours.
 func TestNoSecrets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		const secret = "SECRET"
 		var told sink
 		m := newMini()
@@ -394,7 +393,7 @@ func TestNoSecrets(t *testing.T) {
 
 // TestLimitersAreForgotten: a key for each of 100,000 tenants leaks nothing.
 func TestLimitersAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		tr := transportOf(t, Config{
 			Base:   roundTripFunc(func(*http.Request) (*http.Response, error) { return response(200, ""), nil }),
 			Retry:  Retry{Max: -1},
@@ -438,7 +437,7 @@ func TestLimitersAreForgotten(t *testing.T) {
 // its own, with a slot under that host's key; what the caller set for the first
 // host does not follow.
 func TestRedirectToAnotherHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		u := &upstream{replies: []reply{says(302, "", "Location: http://files.example/1"), says(200, "")}}
 		tr := transportOf(t, Config{Base: u})
 		req := getURL(t.Context(), "http://api.example/")
@@ -550,7 +549,7 @@ func TestOthersKeepTheirConnections(t *testing.T) {
 // the result.
 func TestConnectionRefused(t *testing.T) {
 	for _, body := range []string{again, onlyOnce} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			var got []string
 			s := servePipes(t, time.Millisecond, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				b, _ := io.ReadAll(r.Body)
@@ -587,7 +586,7 @@ func TestConnectionRefused(t *testing.T) {
 // slot of its own.
 func TestDeadConnection(t *testing.T) {
 	for _, max := range []int{0, -1} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			seen, slots := newTrace(), 0
 			s := servePipes(t, time.Millisecond, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				seen.add(0, 1)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -54,7 +53,7 @@ func TestRoundTripsAtHighRates(t *testing.T) {
 		{"a lease of 2", near, 0, 0, 1800, 2, 0.4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				p := Policy{Rates: MustRates("2000/s"), Slack: c.slack, Lease: c.lease}
 				redis := newStandIn(&p, c.rtt)
 				tr := newTrace()
@@ -139,7 +138,7 @@ func (l *Limiter) holds() (n int64) {
 // many wait or that a burst meets a quota that is free.
 func TestScarceSlotsAreNotHeld(t *testing.T) {
 	for _, rates := range []string{"3/s", "3/s, 30/m", "20/s"} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			p := Policy{Rates: MustRates(rates)}
 			redis := newStandIn(&p, time.Millisecond)
 			limiters := make([]*Limiter, 4)
@@ -169,7 +168,7 @@ func TestScarceSlotsAreNotHeld(t *testing.T) {
 // TestIdleProcessHoldsNothing: what was held goes back soon after its hold, and
 // is free for others.
 func TestIdleProcessHoldsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		p := Policy{Rates: MustRates("2000/s")}
 		redis := newStandIn(&p, 100*time.Microsecond)
 		l, other := redis.limiter(t, p), redis.limiter(t, p)
