@@ -64,20 +64,31 @@ func (r *route) key(host string) string {
 // label names the route in events and metrics.
 func (r *route) label() string { return cmp.Or(r.policy.Load().Name, r.pattern) }
 
-// shares returns an error if r and other have one quota and not one policy: the
-// first to be used would decide for both.
-func (r *route) shares(other *route) error {
-	if r.key("") != other.key("") || r.policy.Load().Name == "" && other.policy.Load().Name == "" {
-		return nil
+// together reports whether r and other have one quota, by the Name of one or
+// both.
+func (r *route) together(other *route) bool {
+	named := r.policy.Load().Name != "" || other.policy.Load().Name != ""
+	return named && r.key("") == other.key("")
+}
+
+// agrees returns an error if r and other have one quota and not one policy: the
+// first to be used would decide for both. So it does if one has the other's
+// pattern for a Name, which would look like one quota and be another.
+func (r *route) agrees(other *route) error {
+	mine, others := *r.policy.Load(), *other.policy.Load()
+	for _, name := range []string{mine.Name, others.Name} {
+		if mine.Name != others.Name && (name == r.pattern || name == other.pattern) {
+			return fmt.Errorf("Name: %q is a pattern; to share a quota with Routes[%q], give both one Name", name, other.pattern)
+		}
 	}
 	plain := func(p Policy) Policy {
 		p.Name, p.Key, p.Cost, p.Feedback = "", nil, nil, nil
 		return p
 	}
-	if reflect.DeepEqual(plain(*r.policy.Load()), plain(*other.policy.Load())) {
-		return nil
+	if r.together(other) && !reflect.DeepEqual(plain(mine), plain(others)) {
+		return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
 	}
-	return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
+	return nil
 }
 
 func quotaName(method, host, path string) string {
@@ -132,7 +143,7 @@ func (rt *router) add(pattern string, policy Policy) error {
 		return rt.conflict(r)
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(rt.routes)) {
-		if err := r.shares(rt.routes[pattern]); err != nil {
+		if err := r.agrees(rt.routes[pattern]); err != nil {
 			return err
 		}
 	}

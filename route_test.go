@@ -471,9 +471,15 @@ func TestPolicyName(t *testing.T) {
 	other.MaxWait = time.Second
 	derived := Policy{Rates: MustRates("4/s")}
 	named := Policy{Rates: MustRates("3/s"), Name: "b.example"}
+	slashed := Policy{Rates: MustRates("3/s"), Name: "b.example/"}
+	if _, err := newRouter(map[string]Policy{"a.example/": slashed, "b.example/": slashed}); err != nil {
+		t.Error(err)
+	}
 	for _, routes := range []map[string]Policy{
 		{"a.example/": policy, "b.example/": other},
 		{"a.example/": named, "b.example/": derived},
+		{"a.example/": slashed, "b.example/": {Rates: MustRates("3/s")}}, // not b.example's quota, which is named without the slash
+		{"c.example/": slashed, "b.example/": {Rates: MustRates("3/s")}},
 		{"a.example/": {Rates: MustRates("3/s"), Name: "a #b"}},
 		{"a.example/": {Rates: MustRates("3/s"), Name: "a\nb"}},
 	} {

@@ -27,7 +27,7 @@ type stored struct {
 
 // SetPolicy replaces the policy of a route while it is in use, in this process.
 // pattern is as in Config.Routes; Name must stay as it is, and routes that share
-// a Name change together, all but their Key, Cost and Feedback. Requests that
+// a quota change together, all but their Key, Cost and Feedback. Requests that
 // have a slot keep it, all others are held to the new policy. Rates that are
 // stored in Redis for the whole fleet win over those of policy. A policy that New
 // would refuse and an unknown pattern are errors, and change nothing. During an
@@ -53,20 +53,20 @@ func (t *Transport) SetPolicy(pattern string, policy Policy) error {
 func (ls *limiters) set(rt *router, r *route, policy Policy) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	label := r.label()
+	var labels []string // of their limiters
 	for _, other := range rt.routes {
-		if other != r && (policy.Name == "" || other.policy.Load().Name != policy.Name) {
+		if other != r && !r.together(other) {
 			continue
 		}
-		p := policy
-		if other != r {
-			old := other.policy.Load()
+		p, old := policy, other.policy.Load()
+		if p.Name = old.Name; other != r {
 			p.Key, p.Cost, p.Feedback = old.Key, old.Cost, old.Feedback
 		}
 		other.policy.Store(&p)
+		labels = append(labels, other.label())
 	}
 	for _, l := range ls.all() {
-		if l.route == label {
+		if slices.Contains(labels, l.route) {
 			l.setPolicy(policy)
 		}
 	}

@@ -190,6 +190,8 @@ func TestSetPolicy(t *testing.T) {
 			"upstream.example/": {Rates: MustRates("2/s")},
 			"other.example/":    {Rates: MustRates("2/s"), Name: "shared"},
 			"third.example/":    {Rates: MustRates("2/s"), Name: "shared", Key: func(*http.Request) string { return "t" }},
+			"fourth.example/":   {Rates: MustRates("2/s")},
+			"fifth.example/":    {Rates: MustRates("2/s"), Name: "fourth.example"}, // the fourth's
 		}})
 		send := func(host string, n int) time.Duration {
 			began := time.Now()
@@ -214,6 +216,21 @@ func TestSetPolicy(t *testing.T) {
 		}
 		if took := send("third.example", 4); took < 3*time.Second {
 			t.Errorf("4 took %v at 1/s, set for another route of the quota", took)
+		}
+		for _, c := range []struct {
+			pattern, name, rates string
+			most                 time.Duration
+		}{
+			{"fourth.example/", "", "50/s", 1100 * time.Millisecond},
+			{"fifth.example/", "fourth.example", "500/s", 100 * time.Millisecond},
+		} {
+			if err := x.SetPolicy(c.pattern, Policy{Rates: MustRates(c.rates), Name: c.name}); err != nil {
+				t.Fatal(err)
+			}
+			took := send("fourth.example", 25)
+			if took += send("fifth.example", 25); took > c.most {
+				t.Errorf("50 took %v at %s, set for %s", took, c.rates, c.pattern)
+			}
 		}
 		if err := x.SetPolicy("upstream.example/", Policy{Rates: MustRates("1/s"), MaxWait: time.Millisecond}); err != nil {
 			t.Fatal(err)
