@@ -119,8 +119,8 @@ func (a *Admin) Keys(ctx context.Context) ([]string, error) {
 
 // Pause stops a quota's clock for d from now, for the whole fleet, and returns
 // until when it stands, by Redis's clock: later if it stands for longer already.
-// Everybody who waits keeps order and distance. A process obeys within 50 ms,
-// or a quarter of the shortest period. d is from 1 ms to 366 days, and
+// Everybody who waits keeps order and distance. A process obeys within 50 ms
+// or a quarter of the shortest period, whichever is less. d is from 1 ms to 366 days, and
 // [Policy].MaxPause does not bound it. A quota that Redis does not know is
 // [ErrUnknownKey].
 func (a *Admin) Pause(ctx context.Context, key string, d time.Duration) (until time.Time, err error) {

@@ -39,6 +39,10 @@ func (c *keyClock) learn(sent, heard int64, a *answer) {
 	c.heard, c.offset, c.resume = heard, a.offset, a.resume
 }
 
+// until returns when the key's clock runs again, in this process's time; a time
+// that has passed when it runs.
+func (c *keyClock) until() int64 { return c.resume + c.diff }
+
 // local returns when a slot is, in this process's time.
 func (c *keyClock) local(slot int64) int64 {
 	return max(slot+c.offset, c.resume) + c.diff

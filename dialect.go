@@ -19,8 +19,9 @@ const statusOverloaded = 529
 // GitHub is a [Policy].Feedback for GitHub's API. It refuses with 403 or 429.
 // A Retry-After is obeyed. Without one, a secondary limit, of which only the
 // body tells, waits for a minute, and a primary limit with nothing remaining
-// until x-ratelimit-reset. Any other 403 is about permission: no pause, no
-// retry. Search and GraphQL have quotas of their own and want their own routes.
+// until x-ratelimit-reset. A 429 that tells neither waits for a minute, as does
+// nothing remaining without a reset. Any other 403 is about permission: no pause,
+// no retry. Search and GraphQL have quotas of their own and want their own routes.
 //
 // Source: GitHub Docs, "Rate limits for the REST API". Where a secondary limit
 // leaves nothing of the primary one either, the minute comes first.
@@ -38,7 +39,7 @@ func gitHub(resp *http.Response, now time.Time) (time.Duration, bool) {
 	if bytes.Contains(bytes.ToLower(peekBody(resp)), []byte("secondary rate limit")) {
 		return time.Minute, true
 	}
-	none, _ := nothingLeft(trimOWS(resp.Header.Get("X-Ratelimit-Remaining")))
+	none, _ := nothingLeft(trimOWS(headerField(resp.Header, "X-Ratelimit-Remaining")))
 	if none {
 		base := serverTime(resp.Header, now)
 		epoch := func(s string) (time.Duration, bool) { return parseEpoch(s, time.Second, base) }
@@ -180,7 +181,7 @@ func Reddit(resp *http.Response) (pause time.Duration, ok bool) {
 	if wait, ok := namedWait(resp, time.Now()); ok {
 		return wait, true
 	}
-	if none, ok := nothingLeft(trimOWS(resp.Header.Get("X-Ratelimit-Remaining"))); ok && !none {
+	if none, ok := nothingLeft(trimOWS(headerField(resp.Header, "X-Ratelimit-Remaining"))); ok && !none {
 		return 0, false
 	}
 	return longestReset(resp.Header, parseSeconds, "X-Ratelimit-Reset")
@@ -213,15 +214,13 @@ const (
 	peekTime = time.Second
 )
 
-// peekBody returns the beginning of the body of a 403, 429 or 503, and puts it
-// back: the caller reads every byte of it, then the rest, and where reading
+// peekBody returns the beginning of a refusal's body, and puts it back: the caller reads every byte of it, then the rest, and where reading
 // ended with an error, that error. Close reaches the body itself. There is no
 // look, and the result is nil, when the body says that it is longer than
 // maxPeek, when it is compressed because the caller asked for that himself, and
 // when its maxPeek bytes or its end have not come within peekTime.
 func peekBody(resp *http.Response) []byte {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength > maxPeek ||
-		!hasStatus(resp, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable) ||
 		!strings.EqualFold(cmp.Or(resp.Header.Get("Content-Encoding"), "identity"), "identity") {
 		return nil
 	}

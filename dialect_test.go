@@ -208,21 +208,29 @@ func testPeekBodyTwice(t *testing.T) {
 	}
 }
 
+// TestDialectsLeaveOtherBodies: a body is looked into only where the status may
+// be a refusal for the rate.
+func TestDialectsLeaveOtherBodies(t *testing.T) {
+	for _, known := range dialects {
+		for _, status := range []int{101, 200, 206, 301, 401, 404, 500, 503} {
+			resp := response(status, "body")
+			before := resp.Body
+			if known.dialect(resp); resp.Body != before {
+				t.Errorf("%s looks into the body of a %d", known.name, status)
+			}
+		}
+	}
+}
+
 func TestPeekBodyDoesNotLook(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*http.Response)
 		looks  bool
 	}{
-		{"429", func(*http.Response) {}, true},
-		{"403", func(r *http.Response) { r.StatusCode = 403 }, true},
-		{"503", func(r *http.Response) { r.StatusCode = 503 }, true},
+		{"known length", func(*http.Response) {}, true},
 		{"unknown length", func(r *http.Response) { r.ContentLength = -1 }, true},
 		{"identity", func(r *http.Response) { r.Header.Set("Content-Encoding", "identity") }, true},
-		{"200", func(r *http.Response) { r.StatusCode = 200 }, false},
-		{"101", func(r *http.Response) { r.StatusCode = 101 }, false},
-		{"401", func(r *http.Response) { r.StatusCode = 401 }, false},
-		{"500", func(r *http.Response) { r.StatusCode = 500 }, false},
 		{"long", func(r *http.Response) { r.ContentLength = maxPeek + 1 }, false},
 		{"compressed", func(r *http.Response) { r.Header.Set("Content-Encoding", "gzip") }, false},
 	} {

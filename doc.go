@@ -45,8 +45,8 @@
 // away, the request is refused at once, with an [Error], and nothing is charged.
 // [errors.Is] tells why: [ErrWaitTooLong], the context's own error,
 // [ErrUnavailable] while Redis is away, or [ErrCostTooHigh]. With
-// [Config].Refuse429 a refusal is a made-up response instead, for SDKs that try
-// again after every error.
+// [Config].Refuse429 what time would let pass is a made-up response instead, for
+// SDKs that try again after every error.
 //
 // # Retries
 //
@@ -70,7 +70,7 @@
 // # Outages
 //
 // Every call to Redis is bounded by [Config].RedisTimeout; after one that failed
-// nobody waits for Redis. Then [FailClosed], the default, refuses requests, and
+// nobody waits for Redis, but for the first request after ten idle seconds. Then [FailClosed], the default, refuses requests, and
 // [FailOpen] goes on with this process's share of the quota. When Redis is back,
 // it is told what was sent. If it has forgotten what was booked, the processes
 // tell it what they remember, and what they cannot know counts as used. What
@@ -99,7 +99,7 @@
 //
 // # Testing
 //
-// With [Config].Redis nil a quota is in memory, for this process alone: no server
+// With [Config].Redis nil a quota is in memory, for one Transport alone: no server
 // is needed, and in a bubble of [testing/synctest], with a Base that needs no
 // network, waits take no time.
 //

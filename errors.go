@@ -17,8 +17,8 @@ var (
 	// has.
 	ErrUnavailable = errors.New("redis is unavailable")
 
-	// ErrCostTooHigh says that a request costs more slots than one of the
-	// rates ever has.
+	// ErrCostTooHigh says that a request costs more slots than one of the rates
+	// ever has or, as [Background] work, than the policy's Reserve leaves of it.
 	ErrCostTooHigh = errors.New("the cost is above a rate's limit")
 )
 

@@ -186,7 +186,7 @@ func trimOWS(s string) string { return strings.Trim(s, " \t") }
 // that is the clock that its dates and epochs are meant by. It is cut to whole
 // seconds, which can only lengthen a wait.
 func serverTime(h http.Header, now time.Time) time.Time {
-	if t, ok := parseDate(trimOWS(h.Get("Date"))); ok {
+	if t, ok := parseDate(trimOWS(headerField(h, "Date"))); ok {
 		return t
 	}
 	return now
@@ -210,7 +210,7 @@ func parseMillis(s string) (time.Duration, bool)  { return parseDelay(s, time.Mi
 // ten, a second at most.
 func parseDelay(s string, unit time.Duration) (d time.Duration, ok bool) {
 	whole, fraction, point := strings.Cut(s, ".")
-	if !allDigits(whole) || point && !allDigits(fraction) {
+	if !isDigits(whole) || point && !isDigits(fraction) {
 		return 0, false
 	}
 	for _, c := range whole {
@@ -224,13 +224,4 @@ func parseDelay(s string, unit time.Duration) (d time.Duration, ok bool) {
 		d += time.Duration(c-'0') * unit
 	}
 	return min(d, adviceCeiling), true
-}
-
-func allDigits(s string) bool {
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return s != ""
 }

@@ -211,9 +211,7 @@ func (l *Limiter) decideLocked(w *waiter, r run, a *answer) (back bool) {
 	case r.slot == 0:
 		l.refuseLocked(w, r.wait)
 	default:
-		w.state, w.slot, w.made, w.serial, w.held = holding, s, a.generation, a.serial, false
-		l.slotted[w] = struct{}{}
-		w.nudge()
+		l.holdLocked(w, held{slot: s, made: a.generation, serial: a.serial}, false)
 	}
 	return back
 }
@@ -249,7 +247,7 @@ func (l *Limiter) pauseFor(d time.Duration, heard int64, reason string) bool {
 	case until <= l.pause.until:
 		return true
 	case heard < l.clock.resume:
-		return until <= l.clock.resume+l.clock.diff
+		return until <= l.clock.until()
 	}
 	l.pause = pauseAsk{until, heard, reason}
 	if l.outage.away && l.outage.share != nil {

@@ -61,10 +61,10 @@ func ByHeader(name string) func(*http.Request) string {
 	}
 }
 
-// printable returns s, or its digest where s is no name to show: over 200
+// printable returns s, or its digest where s is no name to show: over maxName
 // bytes, not in UTF-8, or with control characters.
 func printable(s string) string {
-	if len(s) > 200 || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+	if len(s) > maxName || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
 		return digest(s)
 	}
 	return s

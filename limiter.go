@@ -45,7 +45,7 @@ type Limiter struct {
 	queue     []*waiter            // who has no slot yet, in order
 	slotted   map[*waiter]struct{} // who has one and waits for it
 	lookers   []*waiter            // who must hear the clock before leaving
-	look      bool                 // somebody became a looker since the last exchange began
+	look      bool                 // an exchange is wanted, even with nothing to say
 	flight    *flight              // the exchange under way; nil: none
 	exchanges int64                // begun so far
 	adopt     string               // to tell the new window: see query
@@ -67,11 +67,11 @@ type Limiter struct {
 }
 
 // NewLimiter returns the limiter of the quota named key, which every process
-// that names the same key shares through rdb; a nil rdb keeps it in memory. It
-// is the quota of a Transport's route with that Name too, under the default
-// [Config].Prefix. Calls to Redis are
-// bounded by 250 ms. The policy's Name, Key, Cost and Feedback are of no use
-// here and must be left out.
+// that names the same key shares through rdb; a nil rdb keeps it in memory, for
+// this Limiter alone. It is the quota of a Transport's route with that Name too,
+// under the default [Config].Prefix. Calls to Redis are bounded by 250 ms. The
+// policy's Name, Key, Cost and Feedback are of no use here and must be left out;
+// MaxPause has no effect.
 func NewLimiter(rdb redis.Scripter, key string, policy Policy) (*Limiter, error) {
 	if key == "" {
 		return nil, errors.New("pacecar: key: must not be empty")
@@ -121,8 +121,9 @@ func (l *Limiter) wall(local int64) time.Time {
 // nothing is charged: with [ErrWaitTooLong] when the slot is further away than
 // the policy's MaxWait, with [context.DeadlineExceeded] when it lies beyond the
 // context's deadline, with [ErrUnavailable] when Redis does not answer and the
-// policy is [FailClosed] or the cost is above this process's share. A context that has ended already is answered with its
-// plain error; when it ends during the wait, the slot is given back.
+// policy is [FailClosed] or the cost is above this process's share. A context
+// that has ended already is answered with its plain error; when it ends during
+// the wait, the Error wraps that, and the slot is given back.
 //
 // The caller must go ahead at once: the quota counts when the call leaves.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
@@ -149,14 +150,13 @@ func (l *Limiter) Stats() Stats {
 			s.NextSlot = at
 		}
 	}
-	if resume := l.clock.resume + l.clock.diff; l.clock.resume > 0 && resume > l.now() {
-		s.PausedUntil = l.wall(resume)
+	if until := l.clock.until(); l.clock.resume > 0 && until > l.now() {
+		s.PausedUntil = l.wall(until)
 	}
 	return s
 }
 
-// wait is WaitN, and tells with which slot the caller leaves. errForgotten asks
-// for another limiter.
+// wait is WaitN, and tells with which slot the caller leaves.
 func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 	p, err := l.enter(ctx, cost, nil)
 	if err == nil {
@@ -168,6 +168,7 @@ func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 }
 
 // enter waits until the slot, or until the head start of base before it.
+// errForgotten asks for another limiter.
 func (l *Limiter) enter(ctx context.Context, cost int, base http.RoundTripper) (pass, error) {
 	if err := ctx.Err(); err != nil {
 		return pass{}, err

@@ -22,8 +22,8 @@ func newLocal(bounds []bound) *local {
 	return &local{start: time.Now(), book: newLedger(bounds)}
 }
 
-// exchange has no use for known, here, policy and adopt, which are for who shares
-// a window, and never fails.
+// exchange has no use for known, here, tell, policy and adopt, which are for who
+// shares a window, and never fails.
 func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,7 +8,7 @@ import "slices"
 // slots the fleet had booked by then, and that none of them is later than the
 // tail: enough to write logs anew whose times are the same or later.
 type memory struct {
-	grain   int64   // pairs and own are kept this far apart at least
+	grain   int64   // of pairs and own, one is kept for each multiple of this
 	pairs   []entry // by the key's clock
 	own     []own
 	lines   []line // the states met, the last one last
@@ -268,7 +268,7 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	for i := range l.late {
 		l.late[i].slot += moved
 	}
-	until := l.clock.resume + l.clock.diff // a state that was not restored does not know of the pause
+	until := l.clock.until() // a state that was not restored does not know of the pause
 	if until > l.pause.until && until-now > max(0, a.resume-a.now)+lookAfter.Microseconds() {
 		l.pause = pauseAsk{until: until, heard: a.resume}
 	}

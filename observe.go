@@ -29,7 +29,7 @@ const (
 	EventLimited
 
 	// EventPaused: the key's clock was stopped for Wait, until Until. Reason is
-	// that of the answer, or empty if another process asked.
+	// that of the answer, or empty if another process or an [Admin] asked.
 	EventPaused
 
 	// EventRetry: an attempt failed and another follows, after Wait at least.
@@ -44,7 +44,8 @@ const (
 	// meanwhile.
 	EventDegraded
 
-	// EventRestored: Redis answers again. Wait is how long it was away.
+	// EventRestored: Redis answers again. Wait is how long it was away, Outage
+	// what was done meanwhile.
 	EventRestored
 
 	// EventRates: other rates are in force, which Rates has. Reason is "set" (by

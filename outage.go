@@ -61,8 +61,8 @@ type outage struct {
 // The wait between probes doubles from the one to the other. A quarter at most
 // is added by chance.
 const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 400 * time.Millisecond
+	minProbe = 100 * time.Millisecond
+	maxProbe = 400 * time.Millisecond
 )
 
 // probeFor is for how long Redis is tried after the last request. Who comes
@@ -81,7 +81,7 @@ const shortWindow = 2 * time.Second
 // settleFor returns by when every process that sends will have found that Redis
 // answers again: after a try that just missed it, the wait, and another.
 func (l *Limiter) settleFor() int64 {
-	return (maxBackoff + maxBackoff/4 + 2*l.timeout).Microseconds()
+	return (maxProbe + maxProbe/4 + 2*l.timeout).Microseconds()
 }
 
 // failedLocked takes in that an exchange failed.
@@ -92,9 +92,9 @@ func (l *Limiter) failedLocked(f *flight, err error) {
 	l.queue, l.backlog.queue = nil, nil
 	o.cause = err
 	if o.away {
-		o.backoff = min(2*o.backoff, maxBackoff.Microseconds())
+		o.backoff = min(2*o.backoff, maxProbe.Microseconds())
 	} else {
-		o.away, o.mode, o.since, o.backoff = true, l.policy.Outage, now, minBackoff.Microseconds()
+		o.away, o.mode, o.since, o.backoff = true, l.policy.Outage, now, minProbe.Microseconds()
 		if len(waiting)+len(l.slotted) > 0 { // else nobody asks: see probeFor
 			o.asked = now
 		}
@@ -250,7 +250,7 @@ func (l *Limiter) beatLocked() {
 		after = l.timeout / 2 // see learnLocked
 	case l.policy.Outage == FailOpen:
 		after = min(duration(l.shortest)+lookAfter, maxBeat) // before a share of another process has anything
-	case l.clock.resume+l.clock.diff <= l.now():
+	case l.clock.until() <= l.now():
 		after = idleBeat
 	}
 	if o.beat == nil {

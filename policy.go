@@ -25,10 +25,11 @@ const (
 
 	// FailOpen goes on with this process's share of the quota: each Limit
 	// divided by Policy.Replicas, and where that is below one, one slot in a
-	// window that is longer by as much. All shares together keep every rate. As
-	// the outage begins, one with a period above 2 s can be exceeded, once and
-	// by the shares at most. A request that costs more than the share ever has is
-	// refused. What holds is in docs/outages.md.
+	// window that is longer by as much. All shares together keep every rate; of
+	// those below one only the average, so that up to Replicas requests may meet
+	// in a window. As the outage begins, a rate with a period above 2 s can be
+	// exceeded, once and by the shares at most. A request that costs more than the
+	// share ever has is refused. What holds is in docs/outages.md.
 	FailOpen
 )
 
@@ -50,20 +51,24 @@ type Policy struct {
 	Rates Rates
 
 	// Name names the quota in Redis, in errors and events, and routes or hosts
-	// with one Name share one quota: the nodes of a cluster, say. It must not
-	// hold "#". Empty: the route's host, or its pattern where that says more;
-	// each host has a quota of its own.
+	// with one Name share one quota: the nodes of a cluster, say. Up to 200
+	// printable bytes without "#", and not the pattern of another route. Empty:
+	// the route's host, or its pattern where that says more; each host has a quota
+	// of its own.
 	Name string
 
 	// Key splits the quota further, say by tenant: requests for which it
-	// returns different strings have a quota each. The result becomes part of
-	// the name in Redis, of errors and events, so it must not be a secret;
-	// [ByHeader] hashes. It is called once for each request, concurrently.
+	// returns different strings have a quota each, and those for which it returns
+	// none share one. The result becomes part of the name in Redis, of errors and
+	// events, so it must not be a secret; [ByHeader] hashes. One over 200 bytes,
+	// not in UTF-8 or with control characters is hashed too. It is called once for
+	// each request, concurrently.
 	Key func(*http.Request) string
 
 	// Cost is the number of slots that a request takes; nil means one. A
-	// result below one counts as one, a result above a rate's limit is
-	// refused with [ErrCostTooHigh].
+	// result below one counts as one, a result above a rate's limit is refused
+	// with [ErrCostTooHigh]. It is called for each attempt, retries too,
+	// concurrently.
 	Cost func(*http.Request) int
 
 	// MaxWait bounds how long a request may wait for its slot. When the slot
@@ -105,9 +110,10 @@ type Policy struct {
 	// pause is obeyed, and a 4xx, 503 or 529 counts as refused, so that it may
 	// be sent again whatever the method; a negative one has passed and counts
 	// as the shortest pause, 100 ms; zero on a status of 400 or more means that
-	// no wait helps: no pause, no retry. It is called for every response,
-	// concurrently; it must leave the body readable from its start and not
-	// close it.
+	// no wait helps: no pause and, unless Retry.Check says so, no retry; zero on
+	// another status says nothing. It is called for every response but a 101,
+	// concurrently; it must leave the body readable from its start and not close
+	// it.
 	Feedback func(*http.Response) (pause time.Duration, ok bool)
 }
 
@@ -115,10 +121,11 @@ type Policy struct {
 type Config struct {
 	// Redis holds the quotas that the fleet shares: a *redis.Client,
 	// *redis.ClusterClient, *redis.Ring or failover client. Nil keeps them in
-	// memory, for this process alone.
+	// memory, for this Transport alone: two in one process share nothing.
 	Redis redis.Scripter
 
-	// Prefix starts the name of every key in Redis. Empty means "pacecar".
+	// Prefix starts the name of every key in Redis. It holds neither braces nor
+	// blanks. Empty means "pacecar".
 	Prefix string
 
 	// Routes maps patterns of [http.ServeMux] to policies: an optional method,
@@ -128,8 +135,7 @@ type Config struct {
 	// specific are an error. A pattern without a host keeps one quota for each
 	// host. The host is that of the request's URL, where the
 	// connection goes; one without a port matches every port. A request that
-	// matches no pattern passes untouched. They can be read from JSON or YAML:
-	// see [ReadRoutes].
+	// matches no pattern passes untouched. [Routes] can be read from JSON or YAML.
 	Routes Routes
 
 	// Base sends the requests. Nil means [http.DefaultTransport], as it is at
@@ -154,9 +160,10 @@ type Config struct {
 	// must neither block nor panic.
 	Observe func(context.Context, Event)
 
-	// Refuse429 answers a refused request with a made-up response of status
-	// 429, with a Retry-After in whole seconds, instead of an [Error]. For
-	// SDKs that try again after every error.
+	// Refuse429 answers what time alone would let pass ([ErrWaitTooLong],
+	// [ErrUnavailable], a slot beyond the deadline) with a made-up response of
+	// status 429, with a Retry-After in whole seconds, 1 where the wait is not
+	// known, instead of an [Error]. For SDKs that try again after every error.
 	Refuse429 bool
 }
 
@@ -174,14 +181,15 @@ type Retry struct {
 
 	// MinBackoff and MaxBackoff size the wait before a retry when the upstream
 	// named none: by chance between 100 ms and a bound that starts with
-	// MinBackoff and doubles up to MaxBackoff (exponential, with full jitter).
-	// Zero means 1 s and 30 s.
+	// MinBackoff and doubles up to MaxBackoff (exponential, with full jitter). A
+	// bound below 100 ms is the wait. Zero means 1 s, or MaxBackoff if that is
+	// shorter, and 30 s.
 	MinBackoff, MaxBackoff time.Duration
 
 	// Check is for callers who know their API: it may decide whether an
 	// attempt is repeated. decided false leaves it to the default, which
-	// repeats what the upstream refused for its rate (429, 503 with a wait)
-	// and what was never sent; and, if the method is idempotent (RFC 9110
+	// repeats what the upstream refused for its rate (429; 413 or 503 with a
+	// Retry-After; what Feedback says) and what was never sent; and, if the method is idempotent (RFC 9110
 	// §9.2.2) or there is an Idempotency-Key, a 408, 500, 502, 503, 504 and
 	// errors of the transport that may be gone the next time. A body
 	// that cannot be sent again is never repeated, whatever Check says. It

@@ -60,8 +60,7 @@ var (
 	errCert  = &tls.CertificateVerificationError{Err: errors.New("not trusted")}
 )
 
-// TestRetried is contract.md's table, and the third one of cases.md. Each call
-// meets one outcome, then an answer of 200.
+// TestRetried: each call meets one outcome, then an answer of 200.
 func TestRetried(t *testing.T) {
 	const get, post, key = "GET", "POST", "Idempotency-Key: 1"
 	jitter := [2]time.Duration{100 * time.Millisecond, time.Second} // the first backoff

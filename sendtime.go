@@ -139,7 +139,7 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	d.mu.Unlock()
 	if err != nil { // there is no other way to keep Base from sending it
 		d.ctx.abort()
-		if info.Conn != nil && !d.shared(info.Conn) {
+		if info.Conn != nil && !d.multiplexed(info.Conn) {
 			_ = info.Conn.Close()
 		}
 	}
@@ -249,8 +249,8 @@ type sendContext struct {
 	aborted atomic.Bool
 }
 
-// closed is the Done channel of what has ended.
-var closed = func() <-chan struct{} {
+// closedDone is the Done channel of what has ended.
+var closedDone = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
@@ -260,7 +260,7 @@ func (c *sendContext) abort() { c.aborted.Store(true) }
 
 func (c *sendContext) Done() <-chan struct{} {
 	if c.aborted.Load() {
-		return closed
+		return closedDone
 	}
 	return c.Context.Done()
 }
@@ -283,10 +283,10 @@ func (c *sendContext) Value(key any) any {
 // it has a slot.
 type slotKey struct{}
 
-// shared reports whether a connection carries other requests too, or may:
+// multiplexed reports whether a connection carries other requests too, or may:
 // HTTP/2 looks at the context before it sends, and must not lose its
 // connection. In clear text, only net/http's transport says that it is not HTTP/2.
-func (d *sending) shared(conn any) bool {
+func (d *sending) multiplexed(conn any) bool {
 	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		return c.ConnectionState().NegotiatedProtocol == "h2"
 	}

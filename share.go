@@ -16,7 +16,7 @@ func (l *Limiter) openShareLocked(now int64) {
 			g.append(s.slot, s.units)
 		}
 	}
-	if until := max(l.pause.until, l.clock.resume+l.clock.diff); until > now {
+	if until := max(l.pause.until, l.clock.until()); until > now {
 		share.exchange(now, &query{pause: until - now})
 	}
 	l.outage.share = &share
@@ -78,13 +78,9 @@ const parked = 1 << 61
 // shareLocked gives w a slot of this process's share.
 func (l *Limiter) shareLocked(w *waiter, now int64) {
 	o := &l.outage
-	a := ask{count: 1, cost: w.units, longest: -1}
-	if w.limit != noLimit {
-		a.longest = max(0, w.limit-now)
-	}
 	w.state, w.slot, w.share = sharing, span{parked, w.units}, span{}
 	if !slices.ContainsFunc(o.share.logs, func(g slotLog) bool { return w.units > g.limit }) {
-		r := o.share.exchange(now, &query{asks: []ask{a}}).runs[0]
+		r := o.share.exchange(now, &query{asks: []ask{{count: 1, cost: w.units, longest: w.longest(now)}}}).runs[0]
 		if r.slot == 0 {
 			l.refuseLocked(w, r.wait)
 			return
@@ -146,10 +142,7 @@ func (l *Limiter) rejoinLocked(w *waiter, now int64) bool {
 // before all have charged what they sent must lie in the time in which the share
 // holds too, and near its slot there.
 func (l *Limiter) longestLocked(w *waiter, now int64) int64 {
-	longest := int64(-1)
-	if w.limit != noLimit {
-		longest = max(0, w.limit-now)
-	}
+	longest := w.longest(now)
 	if now < l.outage.settle {
 		soon := min(l.outage.settle-now, l.shortest/2)
 		if longest < 0 || soon < longest {

@@ -16,12 +16,12 @@ import (
 type Status struct {
 	Key         string
 	Now         time.Time
-	Rates       []RateUse // in force, the shortest period first
+	Rates       []RateUse // in force, the shortest period first; none if nothing is booked and none were set
 	Ahead       int       // the fleet's line: slots booked that are still to come
 	Last        time.Time // when the last of them comes; zero if there is none
 	PausedUntil time.Time // zero when the key's clock runs
 	Processes   int       // that were heard of in the last minute
-	Booked      int64     // slots ever booked
+	Booked      int64     // slots booked since the quota was last unused
 	Set         Rates     // what [Admin.SetRates] has put in force; nil: each process's own
 	SetAt       time.Time // when that was last called; zero if never
 }
@@ -119,16 +119,7 @@ func (a *Admin) read(ctx context.Context, key string, rates Rates) (*view, error
 
 func parseView(reply []any, rates Rates) (*view, error) {
 	v := &view{fields: map[string]string{}, logs: map[time.Duration]logView{}}
-	words := reply
-	next := func(into *int64) {
-		if len(words) > 0 {
-			*into, _ = words[0].(int64)
-			words = words[1:]
-		}
-	}
-	for _, into := range []*int64{&v.now, &v.alive, &v.offset, &v.resume, &v.spares} {
-		next(into)
-	}
+	words := takeNumbers(reply, &v.now, &v.alive, &v.offset, &v.resume, &v.spares)
 	if len(words) != 1+len(rates) {
 		return nil, fmt.Errorf("a reply of %d words from Redis that this version does not know", len(reply))
 	}
@@ -153,12 +144,10 @@ func parseView(reply []any, rates Rates) (*view, error) {
 	}
 	latest, grain := int64(0), int64(0)
 	for i, log := range words[1:] {
-		words, _ = log.([]any)
 		r := rates[i]
 		l := logView{last: v.number("l:" + r.Per.String())}
-		for _, into := range []*int64{&l.entries, &l.used, &l.ahead} {
-			next(into)
-		}
+		numbers, _ := log.([]any)
+		takeNumbers(numbers, &l.entries, &l.used, &l.ahead)
 		v.logs[r.Per] = l
 		if l.last > latest {
 			latest, grain = l.last, (&Policy{Rates: Rates{r}}).bounds()[0].grain
@@ -169,6 +158,15 @@ func parseView(reply []any, rates Rates) (*view, error) {
 		v.logs[per] = l
 	}
 	return v, nil
+}
+
+// takeNumbers reads the first words into numbers, and returns the others.
+func takeNumbers(words []any, numbers ...*int64) []any {
+	for _, into := range numbers[:min(len(numbers), len(words))] {
+		*into, _ = words[0].(int64)
+		words = words[1:]
+	}
+	return words
 }
 
 func byPer(a, b Rate) int { return cmp.Compare(a.Per, b.Per) }

@@ -57,7 +57,7 @@ func (l *Limiter) hitLocked(now, units int64) (pass, bool) {
 func (l *Limiter) heldLocked(now, units int64) (held, bool) {
 	b := &l.lease
 	if len(b.held) == 0 || l.outage.away || now < l.outage.settle ||
-		l.clock.resume+l.clock.diff > now || l.pausingLocked() {
+		l.clock.until() > now || l.pausingLocked() {
 		return held{}, false
 	}
 	for i := range b.held {
@@ -84,9 +84,7 @@ func (l *Limiter) serveLocked(now int64) {
 		if w.state == queued && some {
 			var h held
 			if h, some = l.heldLocked(now, w.units); some {
-				w.state, w.slot, w.made, w.serial, w.held = holding, h.slot, h.made, h.serial, true
-				l.slotted[w] = struct{}{}
-				w.nudge()
+				l.holdLocked(w, h, true)
 			}
 		}
 		return w.state != queued

@@ -49,12 +49,27 @@ func newWaiter(units, keep, now int64) *waiter {
 	return &waiter{units: units, keep: keep, began: now, wake: make(chan struct{}, 1)}
 }
 
+// longest returns how long it may wait from now on; -1: for ever.
+func (w *waiter) longest(now int64) int64 {
+	if w.limit == noLimit {
+		return -1
+	}
+	return max(0, w.limit-now)
+}
+
 // nudge makes the waiter look at its state again.
 func (w *waiter) nudge() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// holdLocked gives w a slot of the window.
+func (l *Limiter) holdLocked(w *waiter, h held, leased bool) {
+	w.state, w.slot, w.made, w.serial, w.held = holding, h.slot, h.made, h.serial, leased
+	l.slotted[w] = struct{}{}
+	w.nudge()
 }
 
 // A pass lets one call leave now.

@@ -220,81 +220,80 @@ func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 // words encodes the query as the script reads it.
 func (q *query) words(bounds []bound) []any {
 	words := make([]any, 0, 4*len(bounds)+6*len(q.asks)+2*len(q.back)+8)
-	add := func(op string, numbers ...int64) {
-		if op != "" {
-			words = append(words, op)
-		}
-		for _, n := range numbers {
+	numbers := func(ns ...int64) {
+		for _, n := range ns {
 			words = append(words, n)
 		}
 	}
-	add("", q.known, int64(len(bounds)))
+	op := func(name string, ns ...int64) {
+		words = append(words, name)
+		numbers(ns...)
+	}
+	numbers(q.known, int64(len(bounds)))
 	for i := range bounds {
 		b := &bounds[i]
-		add(b.name, b.limit, b.window, b.grain)
+		op(b.name, b.limit, b.window, b.grain)
 	}
 	if q.write {
-		add("write")
+		op("write")
 	}
 	if q.here {
-		add("here")
-		add(q.process)
+		words = append(words, "here", q.process)
 	}
 	if q.tell {
-		add("policy", q.known)
-		words = append(words, q.policy) // which may be empty
+		op("policy", q.known)
+		words = append(words, q.policy)
 	}
 	if q.adopt != "" {
-		add("adopt")
-		add(q.adopt)
+		words = append(words, "adopt", q.adopt)
 	}
 	if m := q.restore; m != nil {
-		add("restore", m.generation, m.serial, m.offset, m.resume, m.until)
-		add("", m.rest...)
-		add("", int64(len(m.booked)))
+		op("restore", m.generation, m.serial, m.offset, m.resume, m.until)
+		numbers(m.rest...)
+		numbers(int64(len(m.booked)))
 		for _, b := range m.booked {
-			add("", b.at, b.upto)
+			numbers(b.at, b.upto)
 		}
 	}
 	addSpans := func(spans []span) {
-		add("", int64(len(spans)))
+		numbers(int64(len(spans)))
 		for _, s := range spans {
-			add("", s.slot, s.units)
+			numbers(s.slot, s.units)
 		}
 	}
 	if len(q.drop) > 0 {
-		add("drop", q.generation)
-		add(q.process, q.seq)
+		op("drop", q.generation)
+		words = append(words, q.process, q.seq)
 		addSpans(q.drop)
 	}
 	if len(q.charge) > 0 {
-		add("charge")
+		op("charge")
 		addSpans(q.charge)
 	}
 	if len(q.back) > 0 {
-		add("back", q.generation)
-		add(q.process, q.seq)
+		op("back", q.generation)
+		words = append(words, q.process, q.seq)
 		addSpans(q.back)
 	}
 	if len(q.late) > 0 {
-		add("late", q.generation, int64(len(q.late)))
+		op("late", q.generation, int64(len(q.late)))
 		for _, l := range q.late {
-			add("", l.slot, l.left, l.units)
+			numbers(l.slot, l.left, l.units)
 		}
 	}
 	if q.pause > 0 {
-		add("pause", q.pause, q.paused)
+		op("pause", q.pause, q.paused)
 	}
 	if q.resume {
-		add("resume")
+		op("resume")
 	}
 	if q.reset {
-		add("reset")
+		op("reset")
 	}
 	if len(q.asks) > 0 {
-		add("reserve", q.heard, int64(len(q.asks)))
+		op("reserve", q.heard, int64(len(q.asks)))
 		for _, a := range q.asks {
-			add("", a.count, a.cost, a.longest, a.delay, a.keep, a.turn)
+			numbers(a.count, a.cost, a.longest, a.delay, a.keep, a.turn)
 		}
 	}
 	return words

@@ -1,5 +1,5 @@
 // Command pacecar looks at the quotas of a fleet and steers them, through the
-// Redis that the fleet shares. Without arguments it says how it is used;
+// Redis that the fleet shares. pacecar -h says how it is used;
 // docs/operations.md says when to use what.
 package main
 
@@ -24,7 +24,7 @@ const usage = `pacecar looks at the quotas of a fleet and steers them, through t
 
 usage: pacecar COMMAND [ARGUMENTS] [FLAGS]
 
-  status [KEY]           how much of each quota is used, who waits, and what is paused
+  status [KEY]           how much of each quota is used, how many wait, and what is paused
   watch [KEY]            the same, again every second, until interrupted
   pause KEY DURATION     stop a quota for the whole fleet: pacecar pause api.example.com 30s
   resume KEY             end a pause
