@@ -22,7 +22,7 @@ var exampleRoutes = Routes{
 	"api.openf1.org/":       {Rates: MustRates("3/s, 30/m")},
 	"POST api.example.com/": {Rates: MustRates("100/10s"), MaxWait: 5 * time.Second},
 	"api.example.org/tenants/": {
-		Rates: MustRates("10/s"), Name: "tenants", Key: headerKey("Authorization"), Slack: 50 * time.Millisecond,
+		Rates: MustRates("10/s"), Name: "tenants", Key: ByHeader("Authorization"), Slack: 50 * time.Millisecond,
 		Lease: -1, Reserve: 2, Outage: FailOpen, Replicas: 4,
 	},
 	"api.github.com/": {Rates: MustRates("5000/h"), MaxPause: time.Hour, Feedback: GitHub},
@@ -322,7 +322,8 @@ func TestMarshalRoutes(t *testing.T) {
 	}{
 		{"/", Policy{Rates: one, Cost: cost}, `Routes["/"]: Cost: a function has no form as data`},
 		{"/", Policy{Rates: one, Key: func(*http.Request) string { panic("called") }}, `Routes["/"]: Key: a function has no form as data`},
-		{"/", Policy{Rates: one, Key: ByHeader("Authorization")}, `Routes["/"]: Key: a function has no form as data`},
+		{"/", Policy{Rates: one, Key: func(*http.Request) string { return "" }}, `Routes["/"]: Key: a function has no form as data`},
+		{"/", Policy{Rates: one, Key: ByHeader("a b")}, `Routes["/"]: Key: want the name of a header field, not "a b"`},
 		{"/", Policy{Rates: one, Feedback: other}, `Routes["/"]: Feedback: a function has no form as data`},
 		{"/", Policy{}, `Routes["/"]: Rates: at least one is required`},
 		{"/", Policy{Rates: one, Outage: 7}, `Routes["/"]: Outage: unknown value 7`},
@@ -402,7 +403,7 @@ func TestPolicyRoundTrip(t *testing.T) {
 			Lease: rng.IntN(21) - 10, Replicas: rng.IntN(5), Outage: Outage(rng.IntN(2)),
 		}
 		if name := pick("", "X-Tenant", "Host", "Authorization"); name != "" {
-			p.Key = headerKey(name)
+			p.Key = ByHeader(name)
 		}
 		if i := rng.IntN(2 * len(dialects)); i < len(dialects) {
 			p.Feedback = dialects[i].dialect

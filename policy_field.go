@@ -202,32 +202,19 @@ func parseOutage(s string) (Outage, error) {
 	return 0, fmt.Errorf(`want "fail closed" or "fail open", not %s`, quote(s))
 }
 
-// A keyHeader is a Policy.Key that was made by headerKey.
+// A keyHeader is a Policy.Key that was made by ByHeader.
 type keyHeader func(*http.Request) string
-
-// whichHeader is the request that asks the result of headerKey for its header.
-var whichHeader = new(http.Request)
-
-// headerKey is ByHeader, and its result can be written as data again. Not
-// inlined, all its results have the same code, by which they are known.
-//
-//go:noinline
-func headerKey(name string) keyHeader {
-	of := ByHeader(name)
-	return func(req *http.Request) string {
-		if req == whichHeader {
-			return name
-		}
-		return of(req)
-	}
-}
 
 // MarshalText returns the header's name.
 func (k keyHeader) MarshalText() ([]byte, error) {
-	if reflect.ValueOf(k).Pointer() != reflect.ValueOf(headerKey("")).Pointer() {
-		return nil, errors.New("Key: a function has no form as data, unless it was read as keyHeader")
+	if reflect.ValueOf(k).Pointer() != reflect.ValueOf(ByHeader("")).Pointer() {
+		return nil, errors.New("Key: a function has no form as data, unless it is one of ByHeader")
 	}
-	return []byte(k(whichHeader)), nil
+	name := k(whichHeader)
+	if _, err := parseKeyHeader(name); err != nil {
+		return nil, fmt.Errorf("Key: %w", err)
+	}
+	return []byte(name), nil
 }
 
 func parseKeyHeader(name string) (keyHeader, error) {
@@ -237,7 +224,7 @@ func parseKeyHeader(name string) (keyHeader, error) {
 	if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !valid(c) }) {
 		return nil, fmt.Errorf("want the name of a header field, not %s", quote(name))
 	}
-	return headerKey(http.CanonicalHeaderKey(name)), nil
+	return ByHeader(name), nil
 }
 
 // A dialect is a Policy.Feedback that has a name.

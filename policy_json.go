@@ -82,8 +82,8 @@ func (rs Routes) MarshalText() ([]byte, error) {
 }
 
 // MarshalJSON implements [json.Marshaler]. What it writes can be read again and
-// means the same; what cannot is an error: functions, but for keyHeader and the
-// dialects of this package, and all that [New] would refuse. No routes are null.
+// means the same; what cannot is an error: functions, but for those of [ByHeader]
+// and the dialects of this package, and all that [New] would refuse. No routes are null.
 func (rs Routes) MarshalJSON() ([]byte, error) {
 	if len(rs) == 0 {
 		return []byte("null"), nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"reflect"
 	"strings"
@@ -397,7 +398,7 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatalf("got %s\nwant %s\nby way of\n%s", got, want, text)
 			}
 		}
-		_, err := lib.marshal(pacecar.Routes{"/": {Rates: pacecar.MustRates("3/s"), Key: pacecar.ByHeader("X")}})
+		_, err := lib.marshal(pacecar.Routes{"/": {Rates: pacecar.MustRates("3/s"), Key: func(*http.Request) string { return "" }}})
 		if want := `pacecar: Routes["/"]: Key: a function has no form as data`; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
