@@ -305,7 +305,7 @@ func TestStatusCounts(t *testing.T) {
 			var slots []int64
 			for range 60 {
 				time.Sleep(time.Duration(rng.IntN(700)) * time.Millisecond)
-				q := &query{asks: []ask{{count: 1 + rng.Int64N(4), cost: 1, longest: -1}}}
+				q := &query{process: "p", asks: []ask{{count: 1 + rng.Int64N(4), cost: 1, longest: -1}}}
 				if rng.IntN(10) == 0 {
 					q.pause, q.paused = 1_000_000, 1<<60
 				}
@@ -355,7 +355,7 @@ func TestStatusLeavesOutSpares(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := dialMini(t, newMini())
 		w := newShared(rdb, "pacecar", "api", (&Policy{Rates: MustRates("1/s")}).bounds())
-		a, err := w.exchange(t.Context(), &query{asks: []ask{{count: 4, cost: 1, longest: -1}}})
+		a, err := w.exchange(t.Context(), &query{process: "p", asks: []ask{{count: 4, cost: 1, longest: -1}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +421,7 @@ func TestAdminKeys(t *testing.T) {
 			a := mustAdmin(t, rdb, prefix)
 			for _, name := range names {
 				w := newShared(rdb, a.prefix, name+prefix, (&Policy{Rates: MustRates("1/h")}).bounds())
-				if _, err := w.exchange(ctx, &query{asks: []ask{{count: 1, cost: 1}}}); err != nil {
+				if _, err := w.exchange(ctx, &query{process: "p", asks: []ask{{count: 1, cost: 1}}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -462,7 +462,7 @@ func TestAdminEngines(t *testing.T) {
 				name := fmt.Sprintf("quota %02d", i)
 				names = append(names, name)
 				w := newShared(rdb, "pacecar", name, (&Policy{Rates: MustRates("1/h, 1/s")}).bounds())
-				if _, err := w.exchange(ctx, &query{asks: []ask{{count: 3, cost: 1, longest: -1}}}); err != nil {
+				if _, err := w.exchange(ctx, &query{process: "p", asks: []ask{{count: 3, cost: 1, longest: -1}}}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -27,7 +27,7 @@ func (l *Limiter) boardLocked() *flight {
 	if l.heard != nil && l.heard.policy < l.stored.version {
 		q.tell, q.policy = true, l.stored.text
 	}
-	q.adopt, l.adopt = l.adopt, ""
+	q.from = l.from
 	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
 	q.back, l.back = mergeBack(l.back), nil
 	if len(q.back) > maxAboard { // the rest with the next
@@ -41,7 +41,7 @@ func (l *Limiter) boardLocked() *flight {
 		f.pause = l.pause
 	}
 	l.pause = pauseAsk{}
-	needed := l.look || q.restore != nil || q.adopt != "" || q.tell || q.pause > 0 ||
+	needed := l.look || q.restore != nil || q.tell || q.pause > 0 ||
 		len(q.charge)+len(q.drop)+len(q.back)+len(q.late) > 0
 	if needed || now >= l.lease.due {
 		l.boardQueueLocked(f, now)

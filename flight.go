@@ -98,9 +98,6 @@ func (l *Limiter) unsendLocked(f *flight) {
 	if q.restore != nil {
 		l.restoreLocked(l.now()) // anew: the rates may be others by now
 	}
-	if l.adopt == "" {
-		l.adopt = q.adopt
-	}
 }
 
 // errTimeout is why an exchange failed that took longer than RedisTimeout.
@@ -120,13 +117,18 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
-	if a.generation > l.generation() { // of a state that is news still
+	news := a.generation > l.generation() // of a state that is news still
+	if news {
 		l.learnLocked(f, l.now(), a)
 	}
 	for i, r := range eachGrant(a.runs) {
 		if r > 0 {
 			l.giveBackLocked(span{r, f.units(i)}, a.generation)
 		}
+	}
+	if news { // it may have ended an outage, and what was sent must be charged soon
+		l.flyLocked()
+		l.beatLocked()
 	}
 }
 
@@ -159,8 +161,13 @@ func (l *Limiter) landLocked(f *flight, a *answer) {
 	now := l.now()
 	l.stats.RoundTrips++
 	l.rtt += (now - f.sent - l.rtt) / 8
-	if a.stale {
-		l.storedLocked(f, a)
+	if a.stale || a.from != "" {
+		l.undoneLocked(f)
+		if a.stale {
+			l.storedLocked(a)
+		} else {
+			l.from = a.from
+		}
 		return
 	}
 	if a.serial < f.query.heard { // Redis lost its state: tell it, and ask again

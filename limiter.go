@@ -48,7 +48,7 @@ type Limiter struct {
 	look      bool                 // an exchange is wanted, even with nothing to say
 	flight    *flight              // the exchange under way; nil: none
 	exchanges int64                // begun so far
-	adopt     string               // to tell the new window: see query
+	from      string               // see query
 	here      int64                // when to say again that this process is alive
 	rtt       int64                // what an exchange takes, smoothed
 	back      []span               // to give back

@@ -22,7 +22,7 @@ func newLocal(bounds []bound) *local {
 	return &local{start: time.Now(), book: newLedger(bounds)}
 }
 
-// exchange has no use for known, here, tell, policy and adopt, which are for who
+// exchange has no use for known, here, tell, policy and from, which are for who
 // shares a window, and never fails.
 func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
 	w.mu.Lock()
@@ -33,12 +33,12 @@ func (w *local) exchange(_ context.Context, q *query) (*answer, error) {
 }
 
 // with moves to other rates at once: this window is not used any more.
-func (w *local) with(bounds []bound) (window, string) {
+func (w *local) with(bounds []bound) window {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.book.rebind(bounds)
 	w.book.turn = 0 // a line at the old pace
-	return w, ""
+	return w
 }
 
 // A ledger is the state of one key. Its methods take the time; none waits.

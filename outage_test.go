@@ -34,11 +34,11 @@ func newStandIn(p *Policy, rtt time.Duration) *standIn {
 	return &standIn{rtt: rtt, bounds: p.bounds(), book: newLedger(p.bounds())}
 }
 
-func (r *standIn) with(bounds []bound) (window, string) {
+func (r *standIn) with(bounds []bound) window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.book.rebind(bounds)
-	return r, ""
+	return r
 }
 
 var errRefused = errors.New("connection refused")
@@ -705,6 +705,33 @@ func TestSettlingEnds(t *testing.T) {
 			l.mu.Unlock()
 			if left > 0 {
 				t.Errorf("with a request every %d ms: settles for %d us more, after 20 requests", gap, left)
+			}
+		})
+	}
+}
+
+// TestLateReplyEndsAnOutage: a reply that comes after it was given up, and tells
+// of a new state, ends the outage; what was sent meanwhile is charged at once, not
+// when others have booked.
+func TestLateReplyEndsAnOutage(t *testing.T) {
+	for at := 5 * time.Second; at < 5500*time.Millisecond; at += 50 * time.Millisecond {
+		bubble(t, func(t *testing.T) {
+			p := Policy{Rates: MustRates("4/2s"), Outage: FailOpen, Replicas: 1}
+			r := newStandIn(&p, time.Millisecond)
+			l := r.limiter(t, p)
+			burst(t, l, 4)
+			r.stop()
+			for range 12 {
+				go func() { _ = l.Wait(t.Context()) }()
+			}
+			time.Sleep(at) // the state has expired
+			r.cont()
+			time.Sleep(300 * time.Millisecond)
+			l.mu.Lock()
+			away, owed := l.outage.away, l.outage.sent
+			l.mu.Unlock()
+			if away || len(owed) > 0 {
+				t.Errorf("after a hang of %v: away %v, not charged: %v", at, away, owed)
 			}
 		})
 	}

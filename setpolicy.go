@@ -15,7 +15,9 @@ import (
 //
 // What is booked stays booked: at new limits, the slots of a period's log count
 // as before. A period that is new begins with what the log of the longest one
-// still holds.
+// still holds, and one that was not in force for a while catches up with it. The
+// window knows which logs are up to date: with processes whose own rates have
+// different periods, too, each keeps its own rates whatever the others send.
 
 // stored are the rates that were stored for the whole fleet, as far as this
 // process knows.
@@ -82,13 +84,17 @@ func (l *Limiter) setPolicy(policy Policy) {
 	l.setRatesLocked("set")
 }
 
-// storedLocked meets rates that were stored and are news: nothing of f was done.
-func (l *Limiter) storedLocked(f *flight, a *answer) {
+// undoneLocked takes back all of f, of which nothing was done.
+func (l *Limiter) undoneLocked(f *flight) {
 	l.unsendLocked(f)
 	l.back = slices.Concat(f.query.back, l.back)
 	l.outage.dropped = slices.Concat(f.query.drop, l.outage.dropped)
 	l.requeueLocked(f.aboard)
 	l.look = true
+}
+
+// storedLocked meets rates that were stored and are news.
+func (l *Limiter) storedLocked(a *answer) {
 	l.stored = stored{version: a.policy, text: a.rates}
 	if a.rates != "" {
 		rates, err := ParseRates(a.rates)
@@ -112,12 +118,9 @@ func (l *Limiter) setRatesLocked(reason string) {
 	if bounds := l.policy.bounds(); slices.Equal(bounds, had) {
 		return
 	}
+	l.from = longestOf(had).name // most likely: else the window says
 	l.boundLocked()
-	window, adopt := l.window.with(l.bounds)
-	l.window = window
-	if l.adopt == "" {
-		l.adopt = adopt
-	}
+	l.window = l.window.with(l.bounds)
 	if l.heard != nil {
 		l.fitLocked(l.heard)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -419,6 +420,35 @@ func TestRatesThereAndBack(t *testing.T) {
 	})
 }
 
+// TestRatesThereAndBackInALine: what leaves meanwhile counts, though it is logged
+// no earlier than the line's end.
+func TestRatesThereAndBackInALine(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		l, tr := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("10/s")}), newTrace()
+		var wg sync.WaitGroup
+		send := func(n int) {
+			for range n {
+				wg.Go(func() {
+					if err := l.Wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+					tr.add(0, 1)
+				})
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+		send(11) // the last of them at 1.02 s
+		l.setPolicy(Policy{Rates: MustRates("100/500ms")})
+		send(89)
+		l.setPolicy(Policy{Rates: MustRates("10/s")})
+		send(9)
+		wg.Wait()
+		if n := tr.between(310*time.Millisecond, 1300*time.Millisecond); n != 1 {
+			t.Errorf("%d left in the second after 89 at once", n)
+		}
+	})
+}
+
 // TestCostNobodyHas: the window never looks for slots that cannot be.
 func TestCostNobodyHas(t *testing.T) {
 	windows(t, func(t *testing.T, connect func() redis.Scripter) {
@@ -435,9 +465,9 @@ func TestCostNobodyHas(t *testing.T) {
 // A renewed window is another one after each change of rates, as one in Redis is.
 type renewed struct{ *standIn }
 
-func (w *renewed) with(bounds []bound) (window, string) {
+func (w *renewed) with(bounds []bound) window {
 	w.standIn.with(bounds)
-	return &renewed{w.standIn}, ""
+	return &renewed{w.standIn}
 }
 
 // TestLateReplyAfterOtherRates: the reply of an exchange that was given up comes
@@ -467,6 +497,142 @@ func TestLateReplyAfterOtherRates(t *testing.T) {
 		l.mu.Unlock()
 		if len(free) != 2 {
 			t.Errorf("free of each rate: %v", free)
+		}
+	})
+}
+
+// A leaving is when a request asked and when it left, of which process, and under
+// which rates that it must keep.
+type leaving struct {
+	asked, left time.Duration
+	process     int
+	rates       Rates
+}
+
+// keeps fails if one of those with rates makes a window before it too full. What
+// others did at the same moment may have come after it.
+func keeps(t *testing.T, all []leaving) {
+	t.Helper()
+	for _, l := range all {
+		for _, r := range l.rates {
+			n := 0
+			for _, other := range all {
+				if other.left > l.left-r.Per && (other.left < l.left || other.left == l.left && other.process == l.process) {
+					n++
+				}
+			}
+			if n > r.Limit {
+				t.Errorf("%d left in the %v before %v, under %v", n, r.Per, l.left, r)
+				return
+			}
+		}
+	}
+}
+
+// TestRatesAtRandom: a fleet whose rates are set again and again, to periods that
+// come and go. Some processes ask now and then, and never hear of some rates. Who
+// asks after rates were set, and leaves before the next are, keeps them, whatever
+// left before.
+func TestRatesAtRandom(t *testing.T) {
+	for i, rates := range [][]string{
+		{"10/s", "20/2s"},
+		{"10/s", "5/s", "20/2s", "3/350ms"},
+		{"10/s", "1/100ms", "2/200ms, 10/s", "5/500ms"},
+		{"20/s", "2000/d, 20/s", "3/350ms"},
+	} {
+		for seed := range uint64(5) {
+			bubble(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, uint64(i)))
+				m := newMini()
+				a, err := NewAdmin(dialMini(t, m), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				var mu sync.Mutex
+				var all []leaving
+				var wg sync.WaitGroup
+				for p := range 12 {
+					l := mustLimiter(t, dialMini(t, m), "k", Policy{Rates: MustRates(rates[0])})
+					r := rand.New(rand.NewPCG(seed, uint64(p)))
+					think := int64(p) * int64(250*time.Millisecond)
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							time.Sleep(time.Duration(r.Int64N(think + 1)))
+							for range 1 + r.IntN(5) {
+								wg.Go(func() {
+									asked := time.Since(start)
+									if l.Wait(ctx) == nil {
+										mu.Lock()
+										defer mu.Unlock()
+										all = append(all, leaving{asked: asked, left: time.Since(start)})
+									}
+								})
+							}
+							time.Sleep(500 * time.Millisecond)
+						}
+					})
+				}
+				set, since := MustRates(rates[0]), time.Duration(0)
+				for range 15 {
+					time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second))))
+					mu.Lock()
+					for j, l := range all {
+						if l.asked > since && l.left > since {
+							all[j].rates = set
+						}
+					}
+					mu.Unlock()
+					set = MustRates(rates[r.IntN(len(rates))])
+					if err := a.SetRates(t.Context(), "k", set); err != nil {
+						t.Error(err)
+					}
+					since = time.Since(start)
+				}
+				cancel()
+				wg.Wait()
+				keeps(t, all)
+			})
+		}
+	}
+}
+
+// TestPeriodsOfTwoDeployments: processes whose own rates have other periods keep
+// them, each its own, whatever the others send.
+func TestPeriodsOfTwoDeployments(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := newMini()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		start := time.Now()
+		var mu sync.Mutex
+		var all []leaving
+		var wg sync.WaitGroup
+		var trips uint64
+		var limiters []*Limiter
+		for i, text := range []string{"10/s", "5/s, 90/10s", "16/2s"} {
+			p := Policy{Rates: MustRates(text)}
+			l := mustLimiter(t, dialMini(t, m), "k", p)
+			limiters = append(limiters, l)
+			for range 3 {
+				wg.Go(func() {
+					for l.Wait(ctx) == nil {
+						mu.Lock()
+						all = append(all, leaving{left: time.Since(start), process: i, rates: p.Rates})
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		wg.Wait()
+		keeps(t, all)
+		for _, l := range limiters {
+			trips += l.Stats().RoundTrips
+		}
+		t.Logf("%d left, %.2f round trips each", len(all), float64(trips)/float64(len(all)))
+		if len(all) < 90 || float64(trips) > 3*float64(len(all)) {
+			t.Errorf("%d left, with %d round trips", len(all), trips)
 		}
 	})
 }

@@ -77,7 +77,6 @@ type view struct {
 type logView struct {
 	last                 int64 // logged time of the last slot booked
 	entries, used, ahead int64
-	latest               bool // that slot is the quota's last
 }
 
 func (v *view) number(field string) int64 {
@@ -142,20 +141,12 @@ func parseView(reply []any, rates Rates) (*view, error) {
 			v.set = slices.SortedFunc(slices.Values(set), byPer)
 		}
 	}
-	latest, grain := int64(0), int64(0)
 	for i, log := range words[1:] {
 		r := rates[i]
 		l := logView{last: v.number("l:" + r.Per.String())}
 		numbers, _ := log.([]any)
 		takeNumbers(numbers, &l.entries, &l.used, &l.ahead)
 		v.logs[r.Per] = l
-		if l.last > latest {
-			latest, grain = l.last, (&Policy{Rates: Rates{r}}).bounds()[0].grain
-		}
-	}
-	for per, l := range v.logs {
-		l.latest = l.last >= latest-grain
-		v.logs[per] = l
 	}
 	return v, nil
 }
@@ -172,26 +163,27 @@ func takeNumbers(words []any, numbers ...*int64) []any {
 func byPer(a, b Rate) int { return cmp.Compare(a.Per, b.Per) }
 
 // inForce returns the rates that processes obey: those that were set, or else
-// those under which slots are booked. The clock may name others, which were in
-// force before: their logs have expired or, after rates were set and taken back,
-// are used and not booked in any more.
+// those under which slots were booked last. The clock may name others, which were
+// in force before.
 func (v *view) inForce() Rates {
 	if v.set != nil {
 		return v.set
 	}
-	return slices.DeleteFunc(slices.Clone(v.named), func(r Rate) bool {
-		l := v.logs[r.Per]
-		before := v.number("policy") > 0 && l.used+l.ahead > 0
-		return !l.latest && (before || l.entries == 0)
-	})
+	return v.booked()
+}
+
+// booked returns the rates under which slots were booked last.
+func (v *view) booked() Rates {
+	names := strings.Fields(v.fields["force"])
+	return slices.DeleteFunc(slices.Clone(v.named), func(r Rate) bool { return !slices.Contains(names, r.Per.String()) })
 }
 
 // line returns how many slots are still to come, and the last of them. Logged
 // times may be rounded up, so that the log that says the least is right.
 func (v *view) line() (ahead, last int64) {
 	ahead, last = noLimit, noLimit
-	for _, l := range v.logs {
-		if l.latest && l.entries > 0 {
+	for _, r := range v.booked() {
+		if l := v.logs[r.Per]; l.entries > 0 {
 			ahead, last = min(ahead, l.ahead), min(last, l.last)
 		}
 	}

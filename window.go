@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -38,9 +39,8 @@ type window interface {
 	// exchange does what q says, atomically. It does not keep q.
 	exchange(ctx context.Context, q *query) (*answer, error)
 
-	// with returns the window of the same key under other rates. What it needs
-	// to be told with the next exchange is adopt.
-	with(bounds []bound) (w window, adopt string)
+	// with returns the window of the same key under other rates.
+	with(bounds []bound) window
 }
 
 // A query is what a process has to say and ask of a key in one exchange, in
@@ -51,7 +51,7 @@ type query struct {
 	here       bool       // process is alive
 	tell       bool       // known was lost, and its rates are to be stored again...
 	policy     string     // ...which are these
-	adopt      string     // a rate no longer in force, whose bookings the logs without any take over
+	from       string     // the rate whose log the others take over from, if they were not in force
 	restore    *past      // state that Redis lost
 	process    string     // who asks
 	seq        int64      // numbers its queries: a drop or back that the client sent again counts once
@@ -118,6 +118,7 @@ type answer struct {
 	policy     int64  // when rates were stored for the whole fleet; 0: never
 	stale      bool   // policy is newer than known, and nothing was done...
 	rates      string // ...these are its rates; empty: each process's own
+	from       string // nothing was done: the logs must take over from that of this rate
 	free       []int64
 	runs       []run
 }
@@ -185,6 +186,7 @@ type shared struct {
 	base   string // of all its keys
 	keys   []string
 	bounds []bound
+	force  string // see lua/state.lua
 }
 
 // newShared names the keys in Redis. The braces are a Redis Cluster hash tag:
@@ -198,27 +200,39 @@ func newSharedAt(rdb redis.Scripter, base string, bounds []bound) *shared {
 	for _, b := range bounds {
 		keys = append(keys, base+"log:"+b.name)
 	}
-	return &shared{rdb, base, keys, bounds}
+	return &shared{rdb, base, keys, bounds, forceOf(bounds)}
 }
 
-func (w *shared) with(bounds []bound) (window, string) {
-	return newSharedAt(w.rdb, w.base, bounds), longestOf(w.bounds).name
-}
+func (w *shared) with(bounds []bound) window { return newSharedAt(w.rdb, w.base, bounds) }
 
 func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 	keys := w.keys
-	if q.adopt != "" {
-		keys = append(slices.Clip(keys), w.base+"log:"+q.adopt)
+	if q.from != "" {
+		keys = append(slices.Clip(keys), w.base+"log:"+q.from)
 	}
-	words, err := exchangeScript.Run(ctx, w.rdb, keys, q.words(w.bounds)...).Slice()
+	words, err := exchangeScript.Run(ctx, w.rdb, keys, q.words(w.bounds, w.force)...).Slice()
 	if err != nil {
 		return nil, err
 	}
 	return parseAnswer(words, len(w.bounds))
 }
 
+// forceOf names the rates in force: the longest window, and the names, that one's
+// first.
+func forceOf(bounds []bound) string {
+	if len(bounds) == 0 { // an Admin that knows of none
+		return ""
+	}
+	bounds = slices.SortedFunc(slices.Values(bounds), func(a, b bound) int { return cmp.Compare(b.window, a.window) })
+	force := strconv.FormatInt(bounds[0].window, 10)
+	for _, b := range bounds {
+		force += " " + b.name
+	}
+	return force
+}
+
 // words encodes the query as the script reads it.
-func (q *query) words(bounds []bound) []any {
+func (q *query) words(bounds []bound, force string) []any {
 	words := make([]any, 0, 4*len(bounds)+6*len(q.asks)+2*len(q.back)+8)
 	numbers := func(ns ...int64) {
 		for _, n := range ns {
@@ -229,7 +243,10 @@ func (q *query) words(bounds []bound) []any {
 		words = append(words, name)
 		numbers(ns...)
 	}
-	numbers(q.known, int64(len(bounds)))
+	if q.process == "" { // it has no rates to put in force
+		force = ""
+	}
+	words = append(words, q.known, force, q.from, len(bounds))
 	for i := range bounds {
 		b := &bounds[i]
 		op(b.name, b.limit, b.window, b.grain)
@@ -243,9 +260,6 @@ func (q *query) words(bounds []bound) []any {
 	if q.tell {
 		op("policy", q.known)
 		words = append(words, q.policy)
-	}
-	if q.adopt != "" {
-		words = append(words, "adopt", q.adopt)
 	}
 	if m := q.restore; m != nil {
 		op("restore", m.generation, m.serial, m.offset, m.resume, m.until)
@@ -309,6 +323,11 @@ func parseAnswer(reply []any, rates int) (*answer, error) {
 		text, isText := reply[1].(string)
 		if isNumber && isText {
 			return &answer{stale: true, policy: policy, rates: text}, nil
+		}
+	}
+	if len(reply) == 3 {
+		if from, isText := reply[2].(string); isText {
+			return &answer{from: from}, nil
 		}
 	}
 	words := make([]int64, len(reply))

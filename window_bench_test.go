@@ -42,7 +42,7 @@ func BenchmarkBooking(b *testing.B) {
 		b.Run(fmt.Sprintf("%s/%d", c.rates, c.slots), func(b *testing.B) {
 			w := newShared(rdb, "bench", b.Name(), (&Policy{Rates: MustRates(c.rates)}).bounds())
 			measure(b, rdb, c.slots, func(int) error {
-				_, err := w.exchange(b.Context(), &query{asks: []ask{{count: c.slots, cost: 1, longest: 1_000_000}}})
+				_, err := w.exchange(b.Context(), &query{process: "p", asks: []ask{{count: c.slots, cost: 1, longest: 1_000_000}}})
 				return err
 			})
 		})

@@ -4,6 +4,31 @@
 local function corrections()
   if removeAll then return end
 
+  -- takeOver brings logs up to date that were not in force. The one at source has all that was booked in its window;
+  -- what is older is theirs.
+  function takeOver(source, window)
+    change()
+    state.turn = 0 -- a line at the old pace
+    local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
+    local first = tonumber(entries[1])
+    for _, log in ipairs(logs) do
+      if first and not string.find(force .. ' ', ' ' .. log.name .. ' ', 1, true) then
+        local own, kept = call('ZRANGE', log.key, 0, -1, 'WITHSCORES'), 0
+        if first + window <= key then -- else it has lost nothing yet
+          while own[kept + 1] and tonumber(own[kept + 1]) <= rounded(log, first) do kept = kept + 2 end
+        end
+        if kept == 0 or log.last + log.window <= key then
+          call('ZUNIONSTORE', log.key, 1, source)
+          log.n, log.last = tonumber(entries[#entries]), tonumber(entries[#entries - 1])
+        else
+          call('ZREMRANGEBYRANK', log.key, kept / 2, -1)
+          log.n, log.last = tonumber(own[kept]), tonumber(own[kept - 1])
+          for i = 3, #entries, 2 do append(log, tonumber(entries[i]), entries[i + 1] - entries[i - 1]) end
+        end
+      end
+    end
+  end
+
   -- insert adds the slots in used, the earliest first, among those booked: every run behind counts that much
   -- more. What is out of the window is left out.
   local function insert(log, used)
@@ -92,6 +117,19 @@ local function corrections()
     return false
   end
 
+  function ops.write()
+    change()
+    call('HSET', clock, 'generation', state.generation) -- not a command that Redis lets pass when it is full
+  end
+
+  function ops.pause()
+    local wait, heard = number(), number()
+    if heard < state.resume or now + wait <= state.resume then return end
+    change()
+    state.offset = state.offset + now + wait - max(now, state.resume)
+    state.resume = now + wait
+  end
+
   function ops.here()
     local process, minute = word(), 60000000
     for _, gone in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. text(now - minute))) do
@@ -109,28 +147,6 @@ local function corrections()
     state.policy = policy
     call('HSET', clock, 'rates', rates)
     call('PERSIST', clock)
-  end
-
-  function ops.adopt()
-    local from = word()
-    local had = call('HMGET', clock, 'n:' .. from, 'l:' .. from)
-    if state.generation == 0 or not had[1] then return end
-    change()
-    state.turn = 0 -- a line at the old pace
-    local entries = call('ZRANGE', KEYS[4 + #logs], 0, -1, 'WITHSCORES')
-    for _, log in ipairs(logs) do
-      if log.n == 0 or log.last + log.window <= key then
-        call('ZUNIONSTORE', log.key, 1, KEYS[4 + #logs])
-        log.n, log.last = tonumber(had[1]), tonumber(had[2])
-      else -- it was in force before: what it has missed
-        local since, before = log.last, nil
-        for i = 1, #entries, 2 do
-          local at, upto = tonumber(entries[i]), tonumber(entries[i + 1])
-          if at > since then append(log, at, before and upto - before or min(upto, log.limit)) end
-          before = upto
-        end
-      end
-    end
   end
 
   function ops.resume()

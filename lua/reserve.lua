@@ -26,19 +26,6 @@ local function take(count, cost, longest, delay)
   return slot, taken
 end
 
-function ops.write()
-  change()
-  call('HSET', clock, 'generation', state.generation) -- not a command that Redis lets pass when it is full
-end
-
-function ops.pause()
-  local wait, heard = number(), number()
-  if heard < state.resume or now + wait <= state.resume then return end
-  change()
-  state.offset = state.offset + now + wait - max(now, state.resume)
-  state.resume = now + wait
-end
-
 -- earliest says when the next cost slots may leave, and how many such bookings may leave together then, with
 -- keep more left free.
 local function earliest(cost, delay, keep)
@@ -120,6 +107,16 @@ function ops.reserve()
   end
 end
 
+if rates ~= '' then
+  if force and force ~= rates and state.generation > 0 then
+    local window, longest = string.match(force, '^(%d+) (%S+)')
+    if name ~= longest then return {state.policy, '', longest} end
+    corrections()
+    takeOver(KEYS[4 + #logs], tonumber(window))
+  end
+  force = rates
+end
+
 while arg < #ARGV do
   local op = word()
   if not ops[op] then corrections() end
@@ -144,8 +141,9 @@ if dirty then
     state['n:' .. log.name], state['l:' .. log.name], state['m:' .. log.name] = log.n, log.last, log.limit
   end
   local changed = {}
+  if force and force ~= stored[1] then changed = {'force', force} end
   for i, field in ipairs(fields) do
-    if state[field] ~= stored[i] then
+    if state[field] ~= stored[i + 1] then
       changed[#changed + 1] = field
       changed[#changed + 1] = state[field]
     end

@@ -9,21 +9,22 @@
 --                 state is made or restored), origin and restored (from which generation and up to which
 --                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
 --                 (entries in free); turn (when who booked nothing for lack of a reserve may ask again, at the
---                 earliest); and for each rate n:NAME, l:NAME, m:NAME (number and logged time of the last slot
+--                 earliest); force (of the rates in force when it was last written: the longest window,
+--                 and their NAMEs, that one's first); and for each rate n:NAME, l:NAME, m:NAME (number and logged time of the last slot
 --                 booked, and the limit), and p:PROCESS, the last seq of that process. And what outlives all
 --                 that: rates, those stored for the whole fleet ("" for none), and policy, TIME when they were
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
 -- KEYS[4+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
 --                 entry stands for the slots between the score before it and its own. Times are in order.
---                 After them, with `adopt`, one more of a rate that is no longer in force.
+--                 After them, if a NAME is given, its log.
 --
--- ARGV: the policy known (0: none), the number of rates, for each rate NAME, limit, window (period and slack),
+-- ARGV: the policy known (0: none), the rates in force from here on (like the field force; "": as before), the NAME
+-- whose log those take over from that were not (else ""), the number of rates, for each rate NAME, limit, window (period and slack),
 -- grain (times are rounded up to it; 0: not), then any of, in this order:
 --   write                                           fail if the state cannot be written now
 --   here    process                                 it is alive
 --   policy  policy rates                            stored, if newer
---   adopt   NAME                                    logs take over what the rate NAME has and they do not
 --   restore generation serial offset resume until rest*rates N (at number)*N
 --                                                   what is known of a state that was lost: of each rate, `rest`
 --                                                   more may have been used until `until`; serial must be newer
@@ -41,7 +42,8 @@
 --                                                   all, and so that as many slots stay free of each rate; turn
 --                                                   is the one had from asking before, else 0
 --
--- Reply: if a newer policy is stored, nothing was done: policy, rates. Else integers: now, offset, resume, serial,
+-- Reply: if a newer policy is stored, nothing was done: policy, rates. If logs must take over from another than NAME,
+-- nothing was done either: policy, "", and which. Else integers: now, offset, resume, serial,
 -- tail (no slot is booked later), generation, origin, restored, lost (1: the state is older than `heard`, nothing
 -- was booked), policy, free now of each rate, then for each run of waiters: count, and their slot, or minus the wait
 -- that a refused one would have needed; with keep, minus the wait until its turn.
@@ -59,7 +61,7 @@ local function number() return tonumber(word()) end
 
 local fields = {'policy', 'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares',
                 'turn'}
-local known, logs = number(), {}
+local known, rates, name, logs = number(), word(), word(), {}
 for i = 1, number() do
   local log = {key = KEYS[3 + i], name = word(), limit = number(), window = number(), grain = number()}
   logs[i] = log
@@ -68,13 +70,15 @@ end
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local state, stored = {}, call('HMGET', clock, unpack(fields))
+local state, stored = {}, call('HMGET', clock, 'force', unpack(fields))
+local force = stored[1]
 for i, field in ipairs(fields) do
-  stored[i] = tonumber(stored[i] or 0)
-  state[field] = stored[i]
+  stored[i + 1] = tonumber(stored[i + 1] or 0)
+  state[field] = stored[i + 1]
 end
 if state.policy > known then return {state.policy, call('HGET', clock, 'rates')} end
 if state.policy > 0 and now >= state['until'] then -- but for the policy it would have expired
+  force = false
   for i = 2, #fields do state[fields[i]] = 0 end
 end
 for _, log in ipairs(logs) do log.n, log.last = state['n:' .. log.name], state['l:' .. log.name] end
@@ -135,4 +139,4 @@ local function sweep(log, most)
 end
 
 -- What a process says of bookings, rather than asks for, is rare: see corrections.lua.
-local ops, removeAll, offer = {}, nil, nil
+local ops, removeAll, offer, takeOver = {}, nil, nil, nil
