@@ -53,7 +53,11 @@ func (a *Admin) Status(ctx context.Context, key string) (*Status, error) {
 	if v.resume > v.now {
 		s.PausedUntil = time.UnixMicro(v.resume)
 	}
-	for _, r := range v.inForce() {
+	rates := v.force
+	if v.set != nil {
+		rates = v.set
+	}
+	for _, r := range rates {
 		s.Rates = append(s.Rates, RateUse{r, int(v.logs[r.Per].used)})
 	}
 	if ahead, last := v.line(); ahead > 0 {
@@ -67,7 +71,8 @@ type view struct {
 	now, alive, offset, resume, spares int64
 
 	fields map[string]string // of the clock
-	named  Rates             // whose logs the clock names, by Per
+	named  Rates             // whose logs the clock names, by Per; not their limits
+	force  Rates             // under which it was last written, by Per
 	set    Rates             // that were put in force; nil: none
 	setErr error             // why these cannot be read
 	logs   map[time.Duration]logView
@@ -127,12 +132,22 @@ func parseView(reply []any, rates Rates) (*view, error) {
 		v.fields[fmt.Sprint(fields[i])] = fmt.Sprint(fields[i+1])
 	}
 	for field := range v.fields {
-		name, isLimit := strings.CutPrefix(field, "m:")
-		if per, err := time.ParseDuration(name); isLimit && err == nil {
-			v.named = append(v.named, Rate{int(v.number(field)), per})
+		name, isLog := strings.CutPrefix(field, "n:")
+		if per, err := time.ParseDuration(name); isLog && err == nil {
+			v.named = append(v.named, Rate{1, per})
 		}
 	}
 	slices.SortFunc(v.named, byPer)
+	if _, rates, ok := strings.Cut(v.fields["force"], " "); ok {
+		for rate := range strings.FieldsSeq(rates) {
+			name, limit, _ := strings.Cut(rate, "=")
+			per, err := time.ParseDuration(name)
+			if n, err2 := strconv.Atoi(limit); err == nil && err2 == nil {
+				v.force = append(v.force, Rate{n, per})
+			}
+		}
+		slices.SortFunc(v.force, byPer)
+	}
 	if text := v.fields["rates"]; text != "" {
 		set, err := parseRates(text)
 		if err != nil { // of a later version: processes ignore them too
@@ -162,27 +177,11 @@ func takeNumbers(words []any, numbers ...*int64) []any {
 
 func byPer(a, b Rate) int { return cmp.Compare(a.Per, b.Per) }
 
-// inForce returns the rates that processes obey: those that were set, or else
-// those under which slots were booked last. The clock may name others, which were
-// in force before.
-func (v *view) inForce() Rates {
-	if v.set != nil {
-		return v.set
-	}
-	return v.booked()
-}
-
-// booked returns the rates under which slots were booked last.
-func (v *view) booked() Rates {
-	names := strings.Fields(v.fields["force"])
-	return slices.DeleteFunc(slices.Clone(v.named), func(r Rate) bool { return !slices.Contains(names, r.Per.String()) })
-}
-
 // line returns how many slots are still to come, and the last of them. Logged
 // times may be rounded up, so that the log that says the least is right.
 func (v *view) line() (ahead, last int64) {
 	ahead, last = noLimit, noLimit
-	for _, r := range v.booked() {
+	for _, r := range v.force {
 		if l := v.logs[r.Per]; l.entries > 0 {
 			ahead, last = min(ahead, l.ahead), min(last, l.last)
 		}

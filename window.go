@@ -217,8 +217,8 @@ func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 	return parseAnswer(words, len(w.bounds))
 }
 
-// forceOf names the rates in force: the longest window, and the names, that one's
-// first.
+// forceOf writes the rates in force: the longest window, and the name and limit of
+// each, that one's first.
 func forceOf(bounds []bound) string {
 	if len(bounds) == 0 { // an Admin that knows of none
 		return ""
@@ -226,7 +226,7 @@ func forceOf(bounds []bound) string {
 	bounds = slices.SortedFunc(slices.Values(bounds), func(a, b bound) int { return cmp.Compare(b.window, a.window) })
 	force := strconv.FormatInt(bounds[0].window, 10)
 	for _, b := range bounds {
-		force += " " + b.name
+		force += fmt.Sprintf(" %s=%d", b.name, b.limit)
 	}
 	return force
 }

@@ -12,7 +12,7 @@ local function corrections()
     local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
     local first = tonumber(entries[1])
     for _, log in ipairs(logs) do
-      if first and not string.find(force .. ' ', ' ' .. log.name .. ' ', 1, true) then
+      if first and not string.find(force, ' ' .. log.name .. '=', 1, true) then
         local own, kept = call('ZRANGE', log.key, 0, -1, 'WITHSCORES'), 0
         if first + window <= key then -- else it has lost nothing yet
           while own[kept + 1] and tonumber(own[kept + 1]) <= rounded(log, first) do kept = kept + 2 end

@@ -109,7 +109,7 @@ end
 
 if rates ~= '' then
   if force and force ~= rates and state.generation > 0 then
-    local window, longest = string.match(force, '^(%d+) (%S+)')
+    local window, longest = string.match(force, '^(%d+) (%S-)=')
     if name ~= longest then return {state.policy, '', longest} end
     corrections()
     takeOver(KEYS[4 + #logs], tonumber(window))
@@ -137,9 +137,7 @@ if dirty then
   for _, log in ipairs(logs) do latest, window = max(latest, log.last), max(window, log.window) end
   -- Past the last slot, its window, and a second. Never shorter than another process asked for.
   state['until'], state.seen = max(state['until'], latest + state.offset + window + 1000000), now
-  for _, log in ipairs(logs) do
-    state['n:' .. log.name], state['l:' .. log.name], state['m:' .. log.name] = log.n, log.last, log.limit
-  end
+  for _, log in ipairs(logs) do state['n:' .. log.name], state['l:' .. log.name] = log.n, log.last end
   local changed = {}
   if force and force ~= stored[1] then changed = {'force', force} end
   for i, field in ipairs(fields) do

@@ -9,9 +9,9 @@
 --                 state is made or restored), origin and restored (from which generation and up to which
 --                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
 --                 (entries in free); turn (when who booked nothing for lack of a reserve may ask again, at the
---                 earliest); force (of the rates in force when it was last written: the longest window,
---                 and their NAMEs, that one's first); and for each rate n:NAME, l:NAME, m:NAME (number and logged time of the last slot
---                 booked, and the limit), and p:PROCESS, the last seq of that process. And what outlives all
+--                 earliest); force (the rates in force when it was last written: the longest window, and
+--                 NAME=limit of each, that one's first); for each rate n:NAME, l:NAME (number and logged time
+--                 of the last slot booked); and p:PROCESS, the last seq of that process. And what outlives all
 --                 that: rates, those stored for the whole fleet ("" for none), and policy, TIME when they were
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
@@ -20,8 +20,8 @@
 --                 After them, if a NAME is given, its log.
 --
 -- ARGV: the policy known (0: none), the rates in force from here on (like the field force; "": as before), the NAME
--- whose log those take over from that were not (else ""), the number of rates, for each rate NAME, limit, window (period and slack),
--- grain (times are rounded up to it; 0: not), then any of, in this order:
+-- whose log those take over from that were not (else ""), the number of rates, for each rate NAME, limit, window
+-- (period and slack), grain (times are rounded up to it; 0: not), then any of, in this order:
 --   write                                           fail if the state cannot be written now
 --   here    process                                 it is alive
 --   policy  policy rates                            stored, if newer
@@ -43,10 +43,10 @@
 --                                                   is the one had from asking before, else 0
 --
 -- Reply: if a newer policy is stored, nothing was done: policy, rates. If logs must take over from another than NAME,
--- nothing was done either: policy, "", and which. Else integers: now, offset, resume, serial,
--- tail (no slot is booked later), generation, origin, restored, lost (1: the state is older than `heard`, nothing
--- was booked), policy, free now of each rate, then for each run of waiters: count, and their slot, or minus the wait
--- that a refused one would have needed; with keep, minus the wait until its turn.
+-- nothing was done either: policy, "", and which. Else integers: now, offset, resume, serial, tail (no slot is booked
+-- later), generation, origin, restored, lost (1: the state is older than `heard`, nothing was booked), policy, free now
+-- of each rate, then for each run of waiters: count, and their slot, or minus the wait that a refused one would have
+-- needed; with keep, minus the wait until its turn.
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock, free = KEYS[1], KEYS[2]
@@ -65,7 +65,7 @@ local known, rates, name, logs = number(), word(), word(), {}
 for i = 1, number() do
   local log = {key = KEYS[3 + i], name = word(), limit = number(), window = number(), grain = number()}
   logs[i] = log
-  for _, kind in ipairs({'n:', 'l:', 'm:'}) do fields[#fields + 1] = kind .. log.name end
+  fields[#fields + 1], fields[#fields + 2] = 'n:' .. log.name, 'l:' .. log.name
 end
 
 local time = call('TIME')
