@@ -38,6 +38,7 @@ func (l *Limiter) reserveLocked() int64 { return min(int64(l.policy.Reserve), l.
 // A backlog is the background work that waits for a slot.
 type backlog struct {
 	queue []*waiter
+	sweep int         // the length at which to look through the queue
 	turn  int64       // when to ask again, by the key's clock; 0: now
 	timer *time.Timer // of the turn
 }
@@ -61,6 +62,19 @@ func (l *Limiter) turnLocked(now int64) int64 {
 	return l.clock.local(l.backlog.turn)
 }
 
+// joinBacklogLocked has w wait for its turn, or refuses it.
+func (l *Limiter) joinBacklogLocked(w *waiter) {
+	b, now := &l.backlog, l.now()
+	if len(b.queue) >= b.sweep { // those whose contexts have ended are there still
+		l.callLocked()
+		b.sweep = max(64, 2*len(b.queue))
+	}
+	if at := l.turnLocked(now); l.keepsLocked(w, now, at) {
+		b.queue = append(b.queue, w)
+		l.summonLocked(now, at)
+	}
+}
+
 // callLocked has background work ask, or wait for its turn to. It refuses who
 // cannot wait so long.
 func (l *Limiter) callLocked() {
@@ -70,16 +84,26 @@ func (l *Limiter) callLocked() {
 	}
 	now := l.now()
 	at := l.turnLocked(now)
+	b.queue = slices.DeleteFunc(b.queue, func(w *waiter) bool { return !l.keepsLocked(w, now, at) })
+	l.summonLocked(now, at)
+}
+
+// keepsLocked reports whether w goes on waiting for the turn at at. It refuses w
+// if that cannot wait so long.
+func (l *Limiter) keepsLocked(w *waiter, now, at int64) bool {
 	latest := at
 	if l.outage.away { // when it will be over is not known
 		latest = now
 	}
-	b.queue = slices.DeleteFunc(b.queue, func(w *waiter) bool {
-		if w.state == queued && latest > w.limit {
-			l.refuseLocked(w, at-now)
-		}
-		return w.state != queued
-	})
+	if w.state == queued && latest > w.limit {
+		l.refuseLocked(w, at-now)
+	}
+	return w.state == queued
+}
+
+// summonLocked has the backlog ask when its turn comes.
+func (l *Limiter) summonLocked(now, at int64) {
+	b := &l.backlog
 	switch {
 	case len(b.queue) == 0:
 	case at <= now:

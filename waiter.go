@@ -138,8 +138,7 @@ func (l *Limiter) joinLocked(w *waiter) {
 	w.state = queued
 	if w.keep > 0 {
 		idle := len(l.slotted)+len(l.backlog.queue) == 0
-		l.backlog.queue = append(l.backlog.queue, w)
-		l.callLocked()
+		l.joinBacklogLocked(w)
 		if idle { // its turn may be far away
 			l.beatLocked()
 		}
