@@ -3,26 +3,32 @@ package pacecar
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // limiters are the limiters of a Transport, by key. Those that nobody uses are
 // forgotten, so that a key for each user does not leak memory: whenever there
-// are twice as many as the last time, which costs little for each new one and
-// needs no goroutine.
+// are twice as many as the last time, which costs little for each new one, and
+// now and then while there are many.
 type limiters struct {
 	config *Config
 	byKey  sync.Map // string to *Limiter
 
 	mu    sync.Mutex // guards what follows, and writes to byKey and to routes' policies
 	count int
-	sweep int // the count at which to look next
+	sweep int         // the count at which to look next
+	timer *time.Timer // of the next look; nil: there are few
 }
 
 // errForgotten says that a limiter was forgotten between finding and using it.
 var errForgotten = errors.New("pacecar: forgotten")
 
-// minSweep is the least number of limiters to look through.
-const minSweep = 64
+// minSweep is the least number of limiters to look through, and sweepEvery how
+// often at least that is done while there are more.
+const (
+	minSweep   = 64
+	sweepEvery = 10 * time.Minute
+)
 
 // get returns the limiter of a key.
 func (ls *limiters) get(key string, r *route) *Limiter {
@@ -36,7 +42,6 @@ func (ls *limiters) get(key string, r *route) *Limiter {
 	}
 	if ls.count >= max(ls.sweep, minSweep) {
 		ls.forget()
-		ls.sweep = 2 * ls.count
 	}
 	l := newLimiter(ls.config, key, r.label(), r.policy.Load())
 	ls.byKey.Store(key, l)
@@ -51,6 +56,18 @@ func (ls *limiters) forget() {
 			ls.byKey.Delete(key)
 			ls.count--
 		}
+	}
+	ls.sweep = 2 * ls.count
+	if ls.timer != nil {
+		ls.timer.Stop()
+		ls.timer = nil
+	}
+	if ls.count >= minSweep/2 {
+		ls.timer = time.AfterFunc(sweepEvery, func() {
+			ls.mu.Lock()
+			defer ls.mu.Unlock()
+			ls.forget()
+		})
 	}
 }
 

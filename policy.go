@@ -96,7 +96,8 @@ type Policy struct {
 	Outage Outage
 
 	// Replicas is the most processes that use the quota at the same time. It
-	// is required with FailOpen, whose share it sizes, and unused otherwise.
+	// is required with FailOpen, whose share it sizes, and unused otherwise; up
+	// to 100,000.
 	Replicas int
 
 	// MaxPause caps how long one answer of the upstream can stop the key for
@@ -211,6 +212,20 @@ func (p *Policy) slack(r Rate) time.Duration {
 	return min(max(r.Per/50, minSlack), maxSlack)
 }
 
+// checkDuration returns an error that begins with the field's name.
+func checkDuration(name string, d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("%s: must not be negative: %v", name, d)
+	}
+	if d > 0 && d < time.Microsecond {
+		return fmt.Errorf("%s: %v is below a microsecond; a duration has a unit, as in 5*time.Second", name, d)
+	}
+	return nil
+}
+
+// maxReplicas bounds Policy.Replicas, so that a share's window is in range.
+const maxReplicas = 100_000
+
 // validate returns an error that begins with the field that is wrong.
 func (p *Policy) validate() error {
 	if err := p.Rates.validate(); err != nil {
@@ -220,11 +235,8 @@ func (p *Policy) validate() error {
 		name  string
 		value time.Duration
 	}{{"MaxWait", p.MaxWait}, {"Slack", p.Slack}, {"MaxPause", p.MaxPause}} {
-		if d.value < 0 {
-			return fmt.Errorf("%s: must not be negative: %v", d.name, d.value)
-		}
-		if d.value > 0 && d.value < time.Microsecond {
-			return fmt.Errorf("%s: %v is below a microsecond; a duration has a unit, as in 5*time.Second", d.name, d.value)
+		if err := checkDuration(d.name, d.value); err != nil {
+			return err
 		}
 	}
 	for _, r := range p.Rates {
@@ -242,8 +254,8 @@ func (p *Policy) validate() error {
 		return fmt.Errorf("Outage: unknown value %d", int(p.Outage))
 	case p.Reserve < 0:
 		return fmt.Errorf("Reserve: must not be negative: %d", p.Reserve)
-	case p.Replicas < 0:
-		return fmt.Errorf("Replicas: must not be negative: %d", p.Replicas)
+	case p.Replicas < 0 || p.Replicas > maxReplicas:
+		return fmt.Errorf("Replicas: must be from 0 to %d: %d", maxReplicas, p.Replicas)
 	case p.Outage == FailOpen && p.Replicas == 0:
 		return errors.New("Replicas: required with FailOpen, whose share it sizes")
 	}
@@ -260,6 +272,17 @@ func (c *Config) redisTimeout() time.Duration { return cmp.Or(c.RedisTimeout, 25
 // validate checks all but Routes.
 func (c *Config) validate() error {
 	r := &c.Retry
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"RedisTimeout", c.RedisTimeout}, {"Retry.MaxRetryAfter", r.MaxRetryAfter},
+		{"Retry.MinBackoff", r.MinBackoff}, {"Retry.MaxBackoff", r.MaxBackoff},
+	} {
+		if err := checkDuration(d.name, d.value); err != nil {
+			return fmt.Errorf("pacecar: %w", err)
+		}
+	}
 	switch {
 	case isNilPointer(c.Redis):
 		return errors.New("pacecar: Redis: a nil pointer; leave the field nil to go without Redis")
@@ -267,14 +290,6 @@ func (c *Config) validate() error {
 		return errors.New("pacecar: Base: a nil pointer; leave the field nil for http.DefaultTransport")
 	case strings.ContainsAny(c.Prefix, "{} \t\r\n"):
 		return fmt.Errorf("pacecar: Prefix: must hold neither braces nor blanks: %q", c.Prefix)
-	case c.RedisTimeout < 0:
-		return fmt.Errorf("pacecar: RedisTimeout: must not be negative: %v", c.RedisTimeout)
-	case r.MaxRetryAfter < 0:
-		return fmt.Errorf("pacecar: Retry.MaxRetryAfter: must not be negative: %v", r.MaxRetryAfter)
-	case r.MinBackoff < 0:
-		return fmt.Errorf("pacecar: Retry.MinBackoff: must not be negative: %v", r.MinBackoff)
-	case r.MaxBackoff < 0:
-		return fmt.Errorf("pacecar: Retry.MaxBackoff: must not be negative: %v", r.MaxBackoff)
 	case r.minBackoff() > r.maxBackoff():
 		return fmt.Errorf("pacecar: Retry.MinBackoff: %v is above MaxBackoff, %v", r.minBackoff(), r.maxBackoff())
 	}

@@ -151,7 +151,7 @@ var badRoutes = []struct{ name, data, want string }{
 	{"reserve", more(`"reserve": 3`), `pacecar: line 4: Routes["/"]: reserve: 3 must be below the limit of every rate, as of 3/s`},
 	{"outage", more(`"outage": "open"`), `pacecar: line 4: Routes["/"]: outage: want "fail closed" or "fail open", not "open"`},
 	{"outage, number", more(`"outage": 1`), `pacecar: line 4: Routes["/"]: outage: want text in quotes, not 1`},
-	{"replicas", more(`"replicas": -1`), `pacecar: line 4: Routes["/"]: replicas: must not be negative: -1`},
+	{"replicas", more(`"replicas": -1`), `pacecar: line 4: Routes["/"]: replicas: must be from 0 to 100000: -1`},
 	{"replicas, none", more(`"outage": "fail open"`), `pacecar: line 2: Routes["/"]: replicas: required with FailOpen, whose share it sizes`},
 	{"maxPause", more(`"maxPause": "1ns"`), `pacecar: line 4: Routes["/"]: maxPause: 1ns is below a microsecond; a duration has a unit, as in 5*time.Second`},
 	{"feedback", more(`"feedback": "GitHub"`), `pacecar: line 4: Routes["/"]: feedback: want one of ` +

@@ -362,6 +362,32 @@ func TestGetBodyFails(t *testing.T) {
 	})
 }
 
+// A GetBody that panics keeps no slot, and does not keep the limiter from being
+// forgotten.
+func TestGetBodyPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		u := &upstream{replies: []reply{says(429, "", "Retry-After: 1")}}
+		req := request(t.Context(), "POST", again)
+		req.GetBody = func() (io.ReadCloser, error) { panic("GetBody") }
+		tr := transportOf(t, Config{Base: u})
+		func() {
+			defer func() {
+				if r := recover(); r != "GetBody" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_, _ = tr.RoundTrip(req)
+		}()
+		for _, l := range tr.limiters.all() {
+			l.mu.Lock()
+			if l.out != 0 || l.stats.GivenBack != 1 {
+				t.Errorf("%d are in Base, %d slots were given back", l.out, l.stats.GivenBack)
+			}
+			l.mu.Unlock()
+		}
+	})
+}
+
 // When there is no slot for a retry, the last response is the result.
 func TestNoSlotForRetry(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -116,19 +116,18 @@ func (c *call) attempt() {
 		c.fail(err)
 		return
 	}
+	defer d.cancel() // nothing to do, unless something fails or panics
 	req := c.req.WithContext(d.trace(c.req.URL.Host))
 	if c.sent > 1 && hasBody(c.req) {
 		// As late as can be: some give the same reader again, rewound, and the
 		// last attempt may have gone on reading for a while.
 		if req.Body, err = c.req.GetBody(); err != nil {
-			d.cancel()
 			c.fail(&Error{Key: c.key, Err: err})
 			return
 		}
 	}
 	closeResponse(c.resp)
 	c.said, c.stands = advice{}, false
-	defer d.cancel() // nothing to do, unless Base panics
 	c.resp, c.err = d.done(c.t.base().RoundTrip(req))
 	switch {
 	case c.err != nil && c.resp != nil: // never both

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -142,6 +143,7 @@ func TestNewRefuses(t *testing.T) {
 		{`Routes["api.example/"]: Outage`, Config{Routes: route(func(p *Policy) { p.Outage = 7 })}},
 		{`Routes["api.example/"]: Replicas`, Config{Routes: route(func(p *Policy) { p.Outage = FailOpen })}},
 		{`Routes["api.example/"]: Replicas`, Config{Routes: route(func(p *Policy) { p.Replicas = -1 })}},
+		{`Routes["api.example/"]: Replicas`, Config{Routes: route(func(p *Policy) { p.Outage, p.Replicas = FailOpen, math.MaxInt })}},
 		{`Routes["api.example/"]: Name`, Config{Routes: route(func(p *Policy) { p.Name = "a#b" })}},
 		{`Routes["b.example/"]: Name`, Config{Routes: map[string]Policy{
 			"a.example/": {Name: "n", Rates: good.Rates}, "b.example/": {Name: "n", Rates: MustRates("4/s")},
@@ -154,6 +156,9 @@ func TestNewRefuses(t *testing.T) {
 		{"Prefix", Config{Prefix: "a{b}", Routes: route(func(*Policy) {})}},
 		{"Prefix", Config{Prefix: "a b", Routes: route(func(*Policy) {})}},
 		{"RedisTimeout", Config{RedisTimeout: -1, Routes: route(func(*Policy) {})}},
+		{"RedisTimeout", Config{RedisTimeout: 250, Routes: route(func(*Policy) {})}}, // nanoseconds
+		{"Retry.MaxRetryAfter", Config{Retry: Retry{MaxRetryAfter: 60}, Routes: route(func(*Policy) {})}},
+		{"Retry.MaxBackoff", Config{Retry: Retry{MaxBackoff: 30}, Routes: route(func(*Policy) {})}},
 		{"Retry.MaxRetryAfter", Config{Retry: Retry{MaxRetryAfter: -1}, Routes: route(func(*Policy) {})}},
 		{"Retry.MinBackoff", Config{Retry: Retry{MinBackoff: -1}, Routes: route(func(*Policy) {})}},
 		{"Retry.MaxBackoff", Config{Retry: Retry{MaxBackoff: -1}, Routes: route(func(*Policy) {})}},
@@ -429,6 +434,10 @@ func TestLimitersAreForgotten(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 40<<20 {
 			t.Errorf("%d bytes are kept", grown)
+		}
+		time.Sleep(sweepEvery + time.Second)
+		if n := len(tr.Stats()); n > 0 {
+			t.Errorf("%d limiters are kept, though nobody has asked for long", n)
 		}
 	})
 }
