@@ -17,9 +17,10 @@ import (
 // is added here is the clients' side of it: requests that http.Client accepts
 // and no server ever sees, ports, and hosts that are spelled in several ways.
 type router struct {
-	mux    *http.ServeMux
-	routes map[string]*route // by the pattern that mux knows
-	ports  map[string]string // "host:port" of the patterns that name a port, to muxHost
+	mux     *http.ServeMux
+	routes  map[string]*route // by the pattern that mux knows
+	inOrder []*route          // the same, sorted by their own
+	ports   map[string]string // "host:port" of the patterns that name a port, to muxHost
 
 	// alone spares most requests the mux: it has an entry for each muxHost, and
 	// for "" if there are patterns without a host. The entry is the host's only
@@ -67,8 +68,29 @@ func (r *route) label() string { return cmp.Or(r.policy.Load().Name, r.pattern) 
 // together reports whether r and other have one quota, by the Name of one or
 // both.
 func (r *route) together(other *route) bool {
-	named := r.policy.Load().Name != "" || other.policy.Load().Name != ""
-	return named && r.key("") == other.key("")
+	mine, others := r.policy.Load().Name, other.policy.Load().Name
+	switch {
+	case mine != "" && others != "":
+		return mine == others
+	case mine != "":
+		return other.names(mine)
+	case others != "":
+		return r.names(others)
+	}
+	return false
+}
+
+// names reports whether name is the quota of a request to the route, which has no
+// Name. Without a host, it is that of any host which has a dot.
+func (r *route) names(name string) bool {
+	if r.host != "" {
+		return name == r.name
+	}
+	host, ok := strings.CutPrefix(name, r.method)
+	if r.path != "/" && ok {
+		host, ok = strings.CutSuffix(host, r.path)
+	}
+	return ok && strings.Contains(host, ".") && !strings.ContainsAny(host, "/ ")
 }
 
 // agrees returns an error if r and other have one quota and not one policy: the
@@ -142,11 +164,12 @@ func (rt *router) add(pattern string, policy Policy) error {
 	if register(rt.mux, r.muxPattern(), r) != nil {
 		return rt.conflict(r)
 	}
-	for _, pattern := range slices.Sorted(maps.Keys(rt.routes)) {
-		if err := r.agrees(rt.routes[pattern]); err != nil {
+	for _, other := range rt.inOrder {
+		if err := r.agrees(other); err != nil {
 			return err
 		}
 	}
+	rt.inOrder = append(rt.inOrder, r)
 	rt.routes[r.muxPattern()] = r
 	if r.muxHost != r.host {
 		rt.ports[r.host] = r.muxHost

@@ -471,6 +471,13 @@ func TestPolicyName(t *testing.T) {
 	other.MaxWait = time.Second
 	derived := Policy{Rates: MustRates("4/s")}
 	named := Policy{Rates: MustRates("3/s"), Name: "b.example"}
+	for _, routes := range []map[string]Policy{
+		{"a.example/": policy, "/": derived}, {"a.example/": named, "/": {Rates: named.Rates}}, {"a.example/": named, "/v1/": derived},
+	} {
+		if _, err := newRouter(routes); err != nil {
+			t.Error(err)
+		}
+	}
 	slashed := Policy{Rates: MustRates("3/s"), Name: "b.example/"}
 	if _, err := newRouter(map[string]Policy{"a.example/": slashed, "b.example/": slashed}); err != nil {
 		t.Error(err)
@@ -478,6 +485,8 @@ func TestPolicyName(t *testing.T) {
 	for _, routes := range []map[string]Policy{
 		{"a.example/": policy, "b.example/": other},
 		{"a.example/": named, "b.example/": derived},
+		{"a.example/": named, "/": derived}, // which has a quota for the host b.example
+		{"a.example/": {Rates: MustRates("3/s"), Name: "GET b.example/v1/"}, "GET /v1/": derived},
 		{"a.example/": slashed, "b.example/": {Rates: MustRates("3/s")}}, // not b.example's quota, which is named without the slash
 		{"c.example/": slashed, "b.example/": {Rates: MustRates("3/s")}},
 		{"a.example/": {Rates: MustRates("3/s"), Name: "a #b"}},

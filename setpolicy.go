@@ -51,8 +51,16 @@ func (t *Transport) SetPolicy(pattern string, policy Policy) error {
 	return nil
 }
 
-// set puts a policy in force for r and for those that share its quota.
+// set puts a policy in force for r and for those that share its quota. Who is told
+// of it may use the Transport.
 func (ls *limiters) set(rt *router, r *route, policy Policy) {
+	var changed []*Limiter
+	defer func() {
+		for _, l := range changed {
+			l.mu.Lock()
+			l.unlock()
+		}
+	}()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	var labels []string // of their limiters
@@ -69,15 +77,16 @@ func (ls *limiters) set(rt *router, r *route, policy Policy) {
 	}
 	for _, l := range ls.all() {
 		if slices.Contains(labels, l.route) {
-			l.setPolicy(policy)
+			l.mu.Lock()
+			l.setPolicyLocked(policy)
+			l.mu.Unlock()
+			changed = append(changed, l)
 		}
 	}
 }
 
-// setPolicy puts a policy in force.
-func (l *Limiter) setPolicy(policy Policy) {
-	l.mu.Lock()
-	defer l.unlock()
+// setPolicyLocked puts a policy in force.
+func (l *Limiter) setPolicyLocked(policy Policy) {
 	l.own = policy.Rates
 	policy.Rates = l.policy.Rates
 	l.policy = policy

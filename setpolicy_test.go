@@ -35,6 +35,39 @@ func greedy(ctx context.Context, wg *sync.WaitGroup, l *Limiter, tr *trace, proc
 	}
 }
 
+// TestObserveMaySend: who is told of other rates may use the Transport.
+func TestObserveMaySend(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var tr *Transport
+		var told int
+		tr = transportOf(t, Config{
+			Base:   roundTripFunc(func(*http.Request) (*http.Response, error) { return response(200, ""), nil }),
+			Routes: Routes{"a.example/": {Rates: MustRates("1/s")}, "b.example/": {Rates: MustRates("1/s")}},
+			Observe: func(_ context.Context, e Event) {
+				if e.Kind == EventRates {
+					told++
+					if _, err := tr.RoundTrip(getURL(t.Context(), "http://b.example/")); err != nil {
+						t.Error(err)
+					}
+				}
+			},
+		})
+		if _, err := tr.RoundTrip(getURL(t.Context(), "http://a.example/")); err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.SetPolicy("a.example/", Policy{Rates: MustRates("2/s")}); err != nil || told != 1 {
+			t.Errorf("told %d times, %v", told, err)
+		}
+	})
+}
+
+// setPolicy puts a policy in force, as Transport.SetPolicy does.
+func (l *Limiter) setPolicy(p Policy) {
+	l.mu.Lock()
+	defer l.unlock()
+	l.setPolicyLocked(p)
+}
+
 // between returns how many left in that time since the trace began.
 func (tr *trace) between(from, to time.Duration) (n int) {
 	tr.mu.Lock()
