@@ -214,7 +214,7 @@ func (w *shared) exchange(ctx context.Context, q *query) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseAnswer(words, len(w.bounds))
+	return parseAnswer(words, len(w.bounds), q)
 }
 
 // forceOf writes the rates in force: the longest window, and the name and limit of
@@ -316,8 +316,8 @@ func (q *query) words(bounds []bound, force string) []any {
 // answerWords is the number of words before free and runs.
 const answerWords = 10
 
-// parseAnswer decodes the script's reply for so many rates.
-func parseAnswer(reply []any, rates int) (*answer, error) {
+// parseAnswer decodes the script's reply to q for so many rates.
+func parseAnswer(reply []any, rates int, q *query) (*answer, error) {
 	if len(reply) == 2 {
 		policy, isNumber := reply[0].(int64)
 		text, isText := reply[1].(string)
@@ -346,8 +346,16 @@ func parseAnswer(reply []any, rates int) (*answer, error) {
 		generation: words[5], origin: words[6], restored: words[7], lost: words[8] == 1, policy: words[9],
 		free: words[answerWords : answerWords+rates],
 	}
+	asked := int64(0)
+	for _, ask := range q.asks {
+		asked += ask.count
+	}
 	for ; len(runs) > 0; runs = runs[2:] {
 		a.runs = append(a.runs, newRun(runs[0], runs[1]))
+		asked -= max(1, runs[0])
+	}
+	if asked != 0 && !a.lost {
+		return nil, fmt.Errorf("pacecar: a reply from Redis that answers %d too few", asked)
 	}
 	return a, nil
 }

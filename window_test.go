@@ -312,3 +312,33 @@ func (h *history) step() {
 		}
 	}
 }
+
+// TestOddReplies: a reply that does not answer what was asked is an error.
+func TestOddReplies(t *testing.T) {
+	q := &query{asks: []ask{{count: 2, cost: 1}, {count: 1, cost: 3}}}
+	reply := func(runs ...any) []any {
+		words := make([]any, answerWords+1, answerWords+1+len(runs))
+		for i := range words {
+			words[i] = int64(1)
+		}
+		words[8] = int64(0) // not lost
+		return append(words, runs...)
+	}
+	for _, good := range [][]any{
+		reply(int64(3), int64(5)), reply(int64(2), int64(5), int64(1), int64(-7)),
+		{int64(7), "3/s"}, {int64(7), "", "1s"},
+	} {
+		if _, err := parseAnswer(good, 1, q); err != nil {
+			t.Errorf("%v: %v", good, err)
+		}
+	}
+	for _, bad := range [][]any{
+		nil, {"OK"}, {int64(1)}, {int64(1), int64(2)}, {int64(1), "", int64(1)}, reply()[:answerWords],
+		reply(), reply(int64(2), int64(5)), reply(int64(4), int64(5)), reply(int64(3)),
+		reply(int64(-1), int64(5), int64(4), int64(5)), reply(int64(0), int64(5), int64(3), int64(5)), reply("3", int64(5)),
+	} {
+		if a, err := parseAnswer(bad, 1, q); err == nil {
+			t.Errorf("%v is read as %+v", bad, a)
+		}
+	}
+}
