@@ -137,8 +137,8 @@ func (a *Admin) Pause(ctx context.Context, key string, d time.Duration) (until t
 }
 
 // Resume ends the pause of a quota, whoever asked for it. Who waits keeps order
-// and distance, and goes on. Without a pause it does nothing. A quota that Redis
-// does not know is [ErrUnknownKey].
+// and distance, and goes on. Without a pause it does nothing, nor in its last 0.3 s.
+// A quota that Redis does not know is [ErrUnknownKey].
 func (a *Admin) Resume(ctx context.Context, key string) error {
 	_, err := a.tell(ctx, key, func(*view) *query { return &query{resume: true} })
 	return keyError(key, err)
@@ -146,8 +146,8 @@ func (a *Admin) Resume(ctx context.Context, key string) error {
 
 // Reset forgets what is booked of a quota, and ends a pause: the windows are
 // empty, and the whole of each limit is free at once, on top of what has left
-// already and of the slots that processes hold. So it can exceed the quota, once:
-// it is for an upstream that has done the same. Rates that were set stay. A quota
+// already and of the slots that those in line hold. So it exceeds the quota, up to
+// twice for as long as that line is: it is for an upstream that has done the same. Rates that were set stay. A quota
 // that Redis does not know is [ErrUnknownKey].
 func (a *Admin) Reset(ctx context.Context, key string) error {
 	_, err := a.tell(ctx, key, func(*view) *query { return &query{reset: true} })

@@ -490,3 +490,80 @@ func TestAdminEngines(t *testing.T) {
 		})
 	}
 }
+
+// TestResumeNearTheEnd: who has just heard when a pause ends leaves by that. It is
+// not ended so shortly before.
+func TestResumeNearTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, p, tr := newMini(), Policy{Rates: MustRates("10/s")}, newTrace()
+		a, err := NewAdmin(dialMini(t, m), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		send := func(l *Limiter, n int) {
+			for range n {
+				wg.Go(func() {
+					if err := l.Wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+					tr.add(0, 1)
+				})
+			}
+		}
+		one, other := mustLimiter(t, dialMini(t, m), "k", p), mustLimiter(t, dialMini(t, m), "k", p)
+		burst(t, one, 1)
+		time.Sleep(2 * time.Second)
+		if _, err := a.Pause(t.Context(), "k", 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4960 * time.Millisecond)
+		send(other, 7) // hears that it ends in 40 ms
+		time.Sleep(5 * time.Millisecond)
+		if err := a.Resume(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		send(one, 13)
+		wg.Wait()
+		tr.check(t, p.Rates)
+	})
+}
+
+// TestProcessesLeaveNothing: what the state keeps of processes goes when they have
+// gone, and with rates that were set, which stay, when nobody uses the quota.
+func TestProcessesLeaveNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := func() (n int) {
+			for field := range rdb.HGetAll(t.Context(), "pacecar:1:{k}:clock").Val() {
+				if strings.HasPrefix(field, "p:") {
+					n++
+				}
+			}
+			return n
+		}
+		for range 20 {
+			l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("1/s, 1000/d")})
+			burst(t, l, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			time.AfterFunc(100*time.Millisecond, cancel)
+			_ = l.Wait(ctx) // and gives its slot back
+			time.Sleep(2 * time.Minute)
+			if n := fields(); n > 2 {
+				t.Fatalf("of %d processes something is kept", n)
+			}
+		}
+		if err := a.SetRates(t.Context(), "k", MustRates("2/s")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(72 * time.Hour)
+		burst(t, mustLimiter(t, rdb, "k", Policy{Rates: MustRates("1/s")}), 1)
+		if s, err := a.Status(t.Context(), "k"); err != nil || s.Booked != 1 || s.Set.String() != "2/s" || fields() > 0 {
+			t.Errorf("%+v, %v, and of %d processes something is kept", s, err, fields())
+		}
+	})
+}

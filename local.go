@@ -227,9 +227,14 @@ func (l *ledger) pause(wait, heard int64) {
 	l.resume = l.now + wait
 }
 
+// nearEnd is how long before its end a pause is left to end by itself: who has
+// just heard of it leaves by that, without asking again. It covers lookAfter, and
+// a slow reply.
+const nearEnd = 300_000
+
 // endPause has the clock go on.
 func (l *ledger) endPause() {
-	if l.resume > l.now {
+	if l.resume > l.now+nearEnd {
 		l.change()
 		l.offset, l.resume = l.offset-(l.resume-l.now), l.now
 	}

@@ -137,7 +137,7 @@ local function corrections()
     end
     call('ZREMRANGEBYSCORE', KEYS[3], '-inf', '(' .. text(now - minute))
     call('ZADD', KEYS[3], now, process)
-    call('PEXPIRE', KEYS[3], minute / 1000)
+    call('PEXPIRE', KEYS[3], text(max(minute, state['until'] - now) / 1000)) -- not before what it has to say above
   end
 
   function ops.policy()
@@ -150,7 +150,7 @@ local function corrections()
   end
 
   function ops.resume()
-    if state.resume <= now then return end
+    if state.resume <= now + 300000 then return end -- who has just heard of its end leaves by that
     change()
     state.offset, state.resume = state.offset - (state.resume - now), now
   end

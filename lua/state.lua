@@ -77,9 +77,12 @@ for i, field in ipairs(fields) do
   state[field] = stored[i + 1]
 end
 if state.policy > known then return {state.policy, call('HGET', clock, 'rates')} end
-if state.policy > 0 and now >= state['until'] then -- but for the policy it would have expired
+if state.policy > 0 and state['until'] > 0 and now >= state['until'] then -- but for the policy it would have expired
+  local fleet = call('HGET', clock, 'rates')
+  call('DEL', clock)
+  call('HSET', clock, 'policy', state.policy, 'rates', fleet)
   force = false
-  for i = 2, #fields do state[fields[i]] = 0 end
+  for i = 2, #fields do state[fields[i]], stored[i + 1] = 0, 0 end
 end
 for _, log in ipairs(logs) do log.n, log.last = state['n:' .. log.name], state['l:' .. log.name] end
 local dirty = false
