@@ -276,7 +276,7 @@ func TestNotBehindABackfill(t *testing.T) {
 		l := r.limiter(t, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for range 2000 {
+		for range 10000 {
 			go func() { _ = l.Wait(Background(ctx)) }()
 		}
 		time.Sleep(time.Millisecond)
