@@ -12,7 +12,7 @@ const hereEvery = 10 * time.Second
 // boardLocked makes a query of all there is to say and ask; nil if nothing.
 func (l *Limiter) boardLocked() *flight {
 	now := l.now()
-	f := &flight{query: &query{generation: l.generation(), known: l.stored.version}, window: l.window, sent: now}
+	f := &flight{query: &query{process: l.process, from: l.from, generation: l.generation(), known: l.stored.version}, window: l.window, sent: now}
 	q := f.query
 	q.restore = l.memory.take()
 	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
@@ -23,11 +23,10 @@ func (l *Limiter) boardLocked() *flight {
 	l.expireLocked(now)
 	l.oweLocked(f, now)
 	l.exchanges++
-	q.process, q.seq = l.process, l.exchanges
+	q.seq = l.exchanges
 	if l.heard != nil && l.heard.policy < l.stored.version {
 		q.tell, q.policy = true, l.stored.text
 	}
-	q.from = l.from
 	q.drop, l.outage.dropped = mergeBack(l.outage.dropped), nil
 	q.back, l.back = mergeBack(l.back), nil
 	if len(q.back) > maxAboard { // the rest with the next

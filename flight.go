@@ -117,6 +117,10 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
+	if q := f.query; (a.stale || a.from != "") && q.generation == l.generation() { // nothing was done
+		l.back = slices.Concat(q.back, l.back)
+		l.outage.dropped = slices.Concat(q.drop, l.outage.dropped)
+	}
 	news := a.generation > l.generation() // of a state that is news still
 	if news {
 		l.learnLocked(f, l.now(), a)

@@ -83,7 +83,8 @@ func (ls *limiters) all() func(yield func(string, *Limiter) bool) {
 func (l *Limiter) retire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	idle := l.stats.Waiting+l.out == 0 && l.flight == nil && len(l.slotted)+len(l.lease.held)+len(l.back) == 0 && l.now() > l.busy
+	idle := l.stats.Waiting+l.out == 0 && l.flight == nil && len(l.slotted)+len(l.lease.held)+len(l.back) == 0 &&
+		l.now() > max(l.busy, l.pause.until)
 	l.forgotten = l.forgotten || idle
 	return l.forgotten
 }

@@ -1,6 +1,7 @@
 package pacecar
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -53,6 +54,7 @@ type ledger struct {
 	spares         []span           // slots given back, by time
 	turn           int64            // see grantBackground
 	logs           []slotLog
+	idle           map[string]idleLog // of rates that were in force before
 
 	// Of the exchange under way:
 	now, key int64
@@ -67,6 +69,12 @@ type slotLog struct {
 	entries []entry
 }
 
+// An idleLog is the log of a rate, and serial when that ceased to be in force.
+type idleLog struct {
+	slotLog
+	serial int64
+}
+
 func newLedger(bounds []bound) ledger {
 	l := ledger{logs: make([]slotLog, len(bounds))}
 	for i, b := range bounds {
@@ -75,24 +83,56 @@ func newLedger(bounds []bound) ledger {
 	return l
 }
 
-// rebind puts other rates in force. Logs of the same name go on; new ones take
-// over the bookings of the longest.
+// rebind puts other rates in force. A log that was not takes over all that was
+// booked since it was, which is the end of the longest one that is; what is older
+// than that one's window counts at its beginning. A log that is new has what the
+// longest one holds of its window.
 func (l *ledger) rebind(bounds []bound) {
-	var old []bound
-	for _, g := range l.logs {
-		old = append(old, g.bound)
+	source := slices.MaxFunc(l.logs, func(a, b slotLog) int { return cmp.Compare(a.window, b.window) })
+	start := int64(0) // of what source holds
+	if len(source.entries) > 0 && source.entries[0].at+source.window <= l.key {
+		start = source.entries[0].upto
 	}
-	from := longestOf(old).name
-	logs := make([]slotLog, len(bounds))
+	before := l.logs
+	l.logs = make([]slotLog, len(bounds))
 	for i, b := range bounds {
-		for _, name := range []string{from, b.name} { // the latter if there is one
-			if j := slices.IndexFunc(l.logs, func(g slotLog) bool { return g.name == name }); j >= 0 {
-				logs[i] = l.logs[j]
-			}
+		if j := slices.IndexFunc(before, func(g slotLog) bool { return g.name == b.name }); j >= 0 {
+			l.logs[i] = before[j]
+			l.logs[i].bound = b
+			continue
 		}
-		logs[i].bound, logs[i].entries = b, slices.Clone(logs[i].entries)
+		g, missed := slotLog{bound: b}, source.n-start
+		if old, ok := l.idle[b.name]; ok {
+			g, missed = old.slotLog, l.serial-old.serial
+			g.bound = b
+		}
+		g.catchUp(source.entries, missed)
+		l.logs[i] = g
 	}
-	l.logs = logs
+	if l.idle == nil {
+		l.idle = map[string]idleLog{}
+	}
+	for _, g := range before {
+		l.idle[g.name] = idleLog{g, l.serial}
+	}
+	l.spares = nil // they fit the rates before
+}
+
+// catchUp appends as many slots as were missed, from the end of another log.
+func (g *slotLog) catchUp(entries []entry, missed int64) {
+	var parts []span
+	for i := len(entries) - 1; i >= 0 && missed > 0; i-- {
+		units := missed
+		if i > 0 {
+			units = min(missed, entries[i].upto-entries[i-1].upto)
+		}
+		parts = append(parts, span{entries[i].at, units})
+		missed -= units
+	}
+	g.entries = slices.Clone(g.entries)
+	for _, p := range slices.Backward(parts) {
+		g.append(p.slot, p.units)
+	}
 }
 
 func (l *ledger) exchange(now int64, q *query) *answer {
@@ -148,7 +188,7 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 func (l *ledger) tick() { l.key = max(l.now, l.resume) - l.offset }
 
 func (l *ledger) wipe() {
-	l.spares, l.turn = nil, 0
+	l.spares, l.turn, l.idle = nil, 0, nil
 	for i := range l.logs {
 		l.logs[i] = slotLog{bound: l.logs[i].bound}
 	}

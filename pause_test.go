@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -364,5 +365,47 @@ func TestStaleAnswer(t *testing.T) {
 		}
 		between(t, "another", time.Since(start), 6*time.Second, 6*time.Second+maxSlack)
 		wg.Wait()
+	})
+}
+
+// TestPauseIsNotForgotten: a pause that Redis never heard of outlives the time
+// after which limiters that nobody uses are forgotten.
+func TestPauseIsNotForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var away atomic.Bool
+		sent := 0
+		tr := transportOf(t, Config{
+			Redis: mayFail{dialMini(t, newMini()), &away},
+			Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == "/a" {
+					sent++
+					return response(429, "", "Retry-After: 3000"), nil
+				}
+				return response(200, ""), nil
+			}),
+			Routes: Routes{"/": {
+				Rates: MustRates("1/s"), Outage: FailOpen, Replicas: 1, MaxWait: time.Second, MaxPause: time.Hour,
+				Key: func(req *http.Request) string { return req.URL.Path },
+			}},
+			Retry: Retry{Max: -1},
+		})
+		get := func(path string) error {
+			_, err := tr.RoundTrip(getURL(t.Context(), "http://api.example"+path))
+			return err
+		}
+		for i := range 2 * minSweep {
+			if err := get(fmt.Sprint("/", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		away.Store(true)
+		for sent == 0 {
+			_ = get("/a")
+			time.Sleep(500 * time.Millisecond)
+		}
+		time.Sleep(sweepEvery + time.Minute)
+		if err := get("/a"); !errors.Is(err, ErrWaitTooLong) || sent != 1 {
+			t.Errorf("got %v, and %d were sent in a pause of 50 minutes", err, sent)
+		}
 	})
 }

@@ -99,6 +99,9 @@ func (l *Limiter) undoneLocked(f *flight) {
 	l.back = slices.Concat(f.query.back, l.back)
 	l.outage.dropped = slices.Concat(f.query.drop, l.outage.dropped)
 	l.requeueLocked(f.aboard)
+	if f.query.here {
+		l.here = 0
+	}
 	l.look = true
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -450,6 +451,151 @@ func TestRatesThereAndBack(t *testing.T) {
 		if n := tr.between(0, 4500*time.Millisecond); n > 0 {
 			t.Errorf("%d left although 60 had in the last 10 s", n)
 		}
+	})
+}
+
+// TestShorterPeriodBetween: a period that comes back counts what left while a
+// shorter one was in force, whose log does not hold it any more.
+func TestShorterPeriodBetween(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("50/10s")})
+		burst(t, l, 1)
+		time.Sleep(time.Second)
+		l.setPolicy(Policy{Rates: MustRates("20/s")})
+		for range 4 {
+			burst(t, l, 20)
+			time.Sleep(1100 * time.Millisecond)
+		}
+		l.setPolicy(Policy{Rates: MustRates("50/10s"), MaxWait: 100 * time.Millisecond})
+		if err := l.Wait(t.Context()); !errors.Is(err, ErrWaitTooLong) {
+			t.Errorf("got %v, though 80 left in the last 5 s", err)
+		}
+	})
+}
+
+// TestNewPeriodOfAnOldQuota: a new period does not count what its window cannot
+// hold, however much was booked before.
+func TestNewPeriodOfAnOldQuota(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("100/s")})
+		for range 30 {
+			burst(t, l, 100)
+			time.Sleep(1500 * time.Millisecond)
+		}
+		l.setPolicy(Policy{Rates: MustRates("100/s, 1000/10m")})
+		between(t, "a new period", burst(t, l, 100), 0, time.Second)
+	})
+}
+
+// TestCoarseLogsTakeOver: a log that is not exact counts each slot once, however
+// often it was not in force, and though it was evicted.
+func TestCoarseLogsTakeOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		exchange := func(rates, from string, n int64) *answer {
+			t.Helper()
+			p := Policy{Rates: MustRates(rates)}
+			a, err := newShared(rdb, "pacecar", "k", p.bounds()).exchange(t.Context(),
+				&query{process: "p", from: from, asks: []ask{{count: n, cost: 1, longest: -1}}})
+			if err != nil || a.from != "" {
+				t.Fatal(a, err)
+			}
+			return a
+		}
+		time.Sleep(10 * time.Second) // off the grain of a day's log
+		exchange("20/s, 2000/d", "1s", 20)
+		time.Sleep(1500 * time.Millisecond)
+		exchange("20/s, 2000/d", "1s", 10)
+		for i := range int64(5) {
+			exchange("20/s", "24h0m0s", 1)
+			if a := exchange("20/s, 2000/d", "1s", 1); a.free[1] != 2000-a.serial || a.serial != 32+2*i {
+				t.Errorf("%d are booked, and %d of 2000 free", a.serial, a.free[1])
+			}
+		}
+		rdb.Del(t.Context(), "pacecar:1:{k}:log:24h0m0s")
+		if a := exchange("2000/2d", "24h0m0s", 1); a.free[0] != 2000-a.serial {
+			t.Errorf("after a log was evicted %d are booked, and %d of 2000 free", a.serial, a.free[0])
+		}
+	})
+}
+
+// TestRestoredUnderOtherRates: what one process tells of a state that was lost
+// counts, though another with other periods has made a new one.
+func TestRestoredUnderOtherRates(t *testing.T) {
+	for _, other := range []string{"10/s, 40/20s", "10/s, 40/30s"} {
+		bubble(t, func(t *testing.T) {
+			m := newMini()
+			var away atomic.Bool
+			one := mustLimiter(t, mayFail{dialMini(t, m), &away}, "k", Policy{Rates: MustRates("10/s, 40/20s"), MaxWait: 100 * time.Millisecond})
+			two := mustLimiter(t, dialMini(t, m), "k", Policy{Rates: MustRates(other)})
+			for range 4 {
+				burst(t, one, 9)
+				time.Sleep(1100 * time.Millisecond)
+			}
+			away.Store(true)
+			if err := one.Wait(t.Context()); !errors.Is(err, ErrUnavailable) {
+				t.Fatal(err)
+			}
+			m.FlushAll()
+			burst(t, two, 1)
+			away.Store(false)
+			time.Sleep(time.Second)
+			left := 0
+			for range 20 {
+				if one.Wait(t.Context()) == nil {
+					left++
+				}
+			}
+			if left > 3 {
+				t.Errorf("%d more left after 37 of 40", left)
+			}
+		})
+	}
+}
+
+// A mayFail is a Redis that does not answer while away.
+type mayFail struct {
+	redis.Scripter
+	away *atomic.Bool
+}
+
+func (r mayFail) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if r.away.Load() {
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(errRefused)
+		return cmd
+	}
+	return r.Scripter.EvalSha(ctx, sha, keys, args...)
+}
+
+// TestNothingIsLostWhenNothingWasDone: who was told to ask again still says that
+// it is alive, and gives back what it had.
+func TestNothingIsLostWhenNothingWasDone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rates := range []string{"10/s", "10/2s", "10/3s", "10/4s"} {
+			burst(t, mustLimiter(t, rdb, "k", Policy{Rates: MustRates(rates)}), 1)
+		}
+		if s, err := a.Status(t.Context(), "k"); err != nil || s.Processes != 4 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		l := mustLimiter(t, rdb, "other", Policy{Rates: MustRates("2/s")})
+		burst(t, l, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 10 {
+			go func() { _ = l.Wait(ctx) }()
+		}
+		time.Sleep(10 * time.Millisecond)
+		if err := a.SetRates(t.Context(), "other", MustRates("2/s, 100/m")); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		time.Sleep(2 * time.Second)
+		between(t, "after ten were given back", burst(t, l, 2), 0, 100*time.Millisecond)
 	})
 }
 

@@ -4,29 +4,34 @@
 local function corrections()
   if removeAll then return end
 
-  -- takeOver brings logs up to date that were not in force. The one at source has all that was booked in its window;
-  -- what is older is theirs.
-  function takeOver(source, window)
+  -- takeOver brings logs up to date that were not in force: by all that was booked since they were, which is the end of
+  -- source, the log of the rate `from`. What is older than its window counts at that one's beginning. A log that is new
+  -- has what source holds of its window.
+  function takeOver(from, source)
     change()
     state.turn = 0 -- a line at the old pace
+    call('DEL', free) -- they fit the rates before
+    state.spares = 0
+    local window = tonumber(string.match(force, '^%d+'))
     local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
-    local first = tonumber(entries[1])
+    if not entries[1] then entries = call('HMGET', clock, 'l:' .. from, 'n:' .. from) end -- it was evicted
+    local start = tonumber(entries[1]) + window <= key and tonumber(entries[2]) or 0 -- the first has left the window, or not
     for _, log in ipairs(logs) do
-      if first and not string.find(force, ' ' .. log.name .. '=', 1, true) then
-        local own, kept = call('ZRANGE', log.key, 0, -1, 'WITHSCORES'), 0
-        if first + window <= key then -- else it has lost nothing yet
-          while own[kept + 1] and tonumber(own[kept + 1]) <= rounded(log, first) do kept = kept + 2 end
+      if not string.find(force, ' ' .. log.name .. '=', 1, true) then
+        local since = tonumber(call('HGET', clock, 's:' .. log.name) or nil)
+        local missed, i, parts = state.serial - (since or 0), #entries - 1, {}
+        if not since then -- it is new
+          call('DEL', log.key)
+          log.n, log.last, missed = 0, 0, entries[#entries] - start
         end
-        if kept == 0 or log.last + log.window <= key then
-          call('ZUNIONSTORE', log.key, 1, source)
-          log.n, log.last = tonumber(entries[#entries]), tonumber(entries[#entries - 1])
-        else
-          call('ZREMRANGEBYRANK', log.key, kept / 2, -1)
-          log.n, log.last = tonumber(own[kept]), tonumber(own[kept - 1])
-          for i = 3, #entries, 2 do append(log, tonumber(entries[i]), entries[i + 1] - entries[i - 1]) end
+        while missed > 0 do
+          local units = i == 1 and missed or min(missed, entries[i + 1] - entries[i - 1])
+          parts[#parts + 1], missed, i = {tonumber(entries[i]), units}, missed - units, i - 2
         end
+        for j = #parts, 1, -1 do append(log, parts[j][1], parts[j][2]) end
       end
     end
+    for name in string.gmatch(force, ' (%S-)=') do call('HSET', clock, 's:' .. name, state.serial) end
   end
 
   -- insert adds the slots in used, the earliest first, among those booked: every run behind counts that much
@@ -159,6 +164,7 @@ local function corrections()
     ops.resume()
     change()
     wipe()
+    for _, log in ipairs(logs) do call('HDEL', clock, 's:' .. log.name) end
   end
 
   function ops.restore()

@@ -109,10 +109,10 @@ end
 
 if rates ~= '' then
   if force and force ~= rates and state.generation > 0 then
-    local window, longest = string.match(force, '^(%d+) (%S-)=')
+    local longest = string.match(force, ' (%S-)=')
     if name ~= longest then return {state.policy, '', longest} end
     corrections()
-    takeOver(KEYS[4 + #logs], tonumber(window))
+    takeOver(name, KEYS[4 + #logs])
   end
   force = rates
 end
