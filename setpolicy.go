@@ -15,9 +15,9 @@ import (
 //
 // What is booked stays booked: at new limits, the slots of a period's log count
 // as before. A period that is new begins with what the log of the longest one
-// still holds, and one that was not in force for a while catches up with it. The
-// window knows which logs are up to date: with processes whose own rates have
-// different periods, too, each keeps its own rates whatever the others send.
+// still holds of its window, and one that was not in force for a while catches up
+// with it. The window knows which logs are up to date: with processes whose own
+// rates have different periods, too, each keeps its own, whatever the others send.
 
 // stored are the rates that were stored for the whole fleet, as far as this
 // process knows.
