@@ -573,7 +573,7 @@ func TestErrorsOfRedis(t *testing.T) {
 	run(t, "redis://few:few@"+addr, "status").want(t, exitFailure, "does not let this user do it")
 	// All that SECURITY.md says an Admin's user needs, and the version.
 	rights := "acl setuser ops on >ops ~pacecar:1:* -@all +eval +evalsha +time +del +hget +hmget +hset +hdel +persist +pexpire " +
-		"+zadd +zscore +zrange +zrangebyscore +zrevrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zunionstore " +
+		"+zadd +zscore +zrange +zrangebyscore +zrevrangebyscore +zrem +zremrangebyrank +zremrangebyscore " +
 		"+hgetall +hlen +zcard +zcount +scan +info"
 	var words []any
 	for _, word := range strings.Fields(rights) {
