@@ -375,7 +375,7 @@ func TestPauseIsNotForgotten(t *testing.T) {
 		var away atomic.Bool
 		sent := 0
 		tr := transportOf(t, Config{
-			Redis: mayFail{dialMini(t, newMini()), &away},
+			Redis: flaky{dialMini(t, newMini()), &away},
 			Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				if req.URL.Path == "/a" {
 					sent++

@@ -519,6 +519,19 @@ func TestCoarseLogsTakeOver(t *testing.T) {
 	})
 }
 
+// TestOtherRatesOfAnEmptyQuota: a quota of which nothing is booked yet can change
+// hands.
+func TestOtherRatesOfAnEmptyQuota(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		w := newShared(rdb, "pacecar", "k", (&Policy{Rates: MustRates("10/s")}).bounds())
+		if _, err := w.exchange(t.Context(), &query{process: "p", asks: []ask{{count: 1, cost: 11, longest: -1}}}); err != nil {
+			t.Fatal(err)
+		}
+		between(t, "under other rates", burst(t, mustLimiter(t, rdb, "k", Policy{Rates: MustRates("20/2s")}), 20), 0, 50*time.Millisecond)
+	})
+}
+
 // TestRestoredUnderOtherRates: what one process tells of a state that was lost
 // counts, though another with other periods has made a new one.
 func TestRestoredUnderOtherRates(t *testing.T) {
@@ -526,7 +539,7 @@ func TestRestoredUnderOtherRates(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			m := newMini()
 			var away atomic.Bool
-			one := mustLimiter(t, mayFail{dialMini(t, m), &away}, "k", Policy{Rates: MustRates("10/s, 40/20s"), MaxWait: 100 * time.Millisecond})
+			one := mustLimiter(t, flaky{dialMini(t, m), &away}, "k", Policy{Rates: MustRates("10/s, 40/20s"), MaxWait: 100 * time.Millisecond})
 			two := mustLimiter(t, dialMini(t, m), "k", Policy{Rates: MustRates(other)})
 			for range 4 {
 				burst(t, one, 9)
@@ -551,21 +564,6 @@ func TestRestoredUnderOtherRates(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A mayFail is a Redis that does not answer while away.
-type mayFail struct {
-	redis.Scripter
-	away *atomic.Bool
-}
-
-func (r mayFail) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	if r.away.Load() {
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(errRefused)
-		return cmd
-	}
-	return r.Scripter.EvalSha(ctx, sha, keys, args...)
 }
 
 // TestNothingIsLostWhenNothingWasDone: who was told to ask again still says that

@@ -14,7 +14,10 @@ local function corrections()
     state.spares = 0
     local window = tonumber(string.match(force, '^%d+'))
     local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
-    if not entries[1] then entries = call('HMGET', clock, 'l:' .. from, 'n:' .. from) end -- it was evicted
+    if not entries[1] then -- nothing was booked, or it was evicted
+      local last = call('HMGET', clock, 'l:' .. from, 'n:' .. from)
+      entries = {last[1] or '0', last[2] or '0'}
+    end
     local start = tonumber(entries[1]) + window <= key and tonumber(entries[2]) or 0 -- the first has left the window, or not
     for _, log in ipairs(logs) do
       if not string.find(force, ' ' .. log.name .. '=', 1, true) then
