@@ -119,9 +119,9 @@ func (a *Admin) Keys(ctx context.Context) ([]string, error) {
 
 // Pause stops a quota's clock for d from now, for the whole fleet, and returns
 // until when it stands, by Redis's clock: later if it stands for longer already.
-// Everybody who waits keeps order and distance. A process obeys within 50 ms
-// or a quarter of the shortest period, whichever is less. d is from 1 ms to 366 days, and
-// [Policy].MaxPause does not bound it. A quota that Redis does not know is
+// Everybody who waits keeps order and distance. A process obeys within 50 ms or a
+// quarter of the shortest period, whichever is less. d is from 1 ms to 366 days,
+// and [Policy].MaxPause does not bound it. A quota that Redis does not know is
 // [ErrUnknownKey].
 func (a *Admin) Pause(ctx context.Context, key string, d time.Duration) (until time.Time, err error) {
 	if d < time.Millisecond || d > maxPer {
@@ -137,8 +137,9 @@ func (a *Admin) Pause(ctx context.Context, key string, d time.Duration) (until t
 }
 
 // Resume ends the pause of a quota, whoever asked for it. Who waits keeps order
-// and distance, and goes on. Without a pause it does nothing, nor in its last 0.3 s.
-// A quota that Redis does not know is [ErrUnknownKey].
+// and distance, and goes on. Without a pause it does nothing, and one that ends by
+// itself within 0.3 s is left alone. A quota that Redis does not know is
+// [ErrUnknownKey].
 func (a *Admin) Resume(ctx context.Context, key string) error {
 	_, err := a.tell(ctx, key, func(*view) *query { return &query{resume: true} })
 	return keyError(key, err)
@@ -147,8 +148,8 @@ func (a *Admin) Resume(ctx context.Context, key string) error {
 // Reset forgets what is booked of a quota, and ends a pause: the windows are
 // empty, and the whole of each limit is free at once, on top of what has left
 // already and of the slots that those in line hold. So it exceeds the quota, up to
-// twice for as long as that line is: it is for an upstream that has done the same. Rates that were set stay. A quota
-// that Redis does not know is [ErrUnknownKey].
+// twice for as long as that line is: it is for an upstream that has done the same.
+// Rates that were set stay. A quota that Redis does not know is [ErrUnknownKey].
 func (a *Admin) Reset(ctx context.Context, key string) error {
 	_, err := a.tell(ctx, key, func(*view) *query { return &query{reset: true} })
 	return keyError(key, err)

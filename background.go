@@ -17,8 +17,8 @@ type backgroundKey struct{}
 
 // Background returns a context whose requests are background work: under a
 // policy with a Reserve they leave that many slots free, and wait while no more
-// than those are free. Without a Reserve it changes nothing. While Redis is away it waits
-// under [FailOpen], and is refused, as all else is, under [FailClosed].
+// than those are free. Without a Reserve it changes nothing. While Redis is away
+// it waits under [FailOpen], and is refused, as all else is, under [FailClosed].
 func Background(ctx context.Context) context.Context {
 	return context.WithValue(ctx, backgroundKey{}, true)
 }

@@ -214,11 +214,12 @@ const (
 	peekTime = time.Second
 )
 
-// peekBody returns the beginning of a refusal's body, and puts it back: the caller reads every byte of it, then the rest, and where reading
-// ended with an error, that error. Close reaches the body itself. There is no
-// look, and the result is nil, when the body says that it is longer than
-// maxPeek, when it is compressed because the caller asked for that himself, and
-// when its maxPeek bytes or its end have not come within peekTime.
+// peekBody returns the beginning of a refusal's body, and puts it back: the caller
+// reads every byte of it, then the rest, and where reading ended with an error,
+// that error. Close reaches the body itself. There is no look, and the result is
+// nil, when the body says that it is longer than maxPeek, when it is compressed
+// because the caller asked for that himself, and when its maxPeek bytes or its end
+// have not come within peekTime.
 func peekBody(resp *http.Response) []byte {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength > maxPeek ||
 		!strings.EqualFold(cmp.Or(resp.Header.Get("Content-Encoding"), "identity"), "identity") {

@@ -70,11 +70,11 @@
 // # Outages
 //
 // Every call to Redis is bounded by [Config].RedisTimeout; after one that failed
-// nobody waits for Redis, but for the first request after ten idle seconds. Then [FailClosed], the default, refuses requests, and
-// [FailOpen] goes on with this process's share of the quota. When Redis is back,
-// it is told what was sent. If it has forgotten what was booked, the processes
-// tell it what they remember, and what they cannot know counts as used. What
-// holds exactly is in docs/outages.md.
+// nobody waits for Redis, but for the first request after ten idle seconds. Then
+// [FailClosed], the default, refuses requests, and [FailOpen] goes on with this
+// process's share of the quota. When Redis is back, it is told what was sent. If
+// it has forgotten what was booked, the processes tell it what they remember, and
+// what they cannot know counts as used. What holds exactly is in docs/outages.md.
 //
 // # Changing limits
 //

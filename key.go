@@ -49,7 +49,7 @@ func redisName(key string) string {
 // them all. Requests without the field share one quota.
 //
 //go:noinline
-func ByHeader(name string) func(*http.Request) string { // not inlined, all its results have one code, by which they are known
+func ByHeader(name string) func(*http.Request) string { // not inlined: its results are known by their code
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request) string {
 		if req == whichHeader {

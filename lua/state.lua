@@ -11,9 +11,9 @@
 --                 (entries in free); turn (when who booked nothing for lack of a reserve may ask again, at the
 --                 earliest); force (the rates in force when it was last written: the longest window, and
 --                 NAME=limit of each, that one's first); for each rate n:NAME, l:NAME (number and logged time
---                 of the last slot booked); s:NAME, serial when it ceased to be in force;
---                 and p:PROCESS, the last seq of that process. And what outlives all that: rates, those stored
---                 for the whole fleet ("" for none), and policy, TIME when they were
+--                 of the last slot booked), s:NAME (serial when it ceased to be in force); and p:PROCESS, the
+--                 last seq of that process. And what outlives all that: rates, those stored for the whole
+--                 fleet ("" for none), and policy, TIME when they were
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
 -- KEYS[4+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
