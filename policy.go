@@ -190,11 +190,11 @@ type Retry struct {
 	// Check is for callers who know their API: it may decide whether an
 	// attempt is repeated. decided false leaves it to the default, which
 	// repeats what the upstream refused for its rate (429; 413 or 503 with a
-	// Retry-After; what Feedback says) and what was never sent; and, if the method is idempotent (RFC 9110
-	// §9.2.2) or there is an Idempotency-Key, a 408, 500, 502, 503, 504 and
-	// errors of the transport that may be gone the next time. A body
-	// that cannot be sent again is never repeated, whatever Check says. It
-	// must neither read nor close the response's body.
+	// Retry-After; what Feedback says) and what was never sent; and, if the
+	// method is idempotent (RFC 9110 §9.2.2) or there is an Idempotency-Key, a
+	// 408, 500, 502, 503, 504 and errors of the transport that may be gone the
+	// next time. A body that cannot be sent again is never repeated, whatever
+	// Check says. It must neither read nor close the response's body.
 	Check func(*http.Request, *http.Response, error) (retry, decided bool)
 }
 

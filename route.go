@@ -68,23 +68,15 @@ func (r *route) label() string { return cmp.Or(r.policy.Load().Name, r.pattern) 
 // together reports whether r and other have one quota, by the Name of one or
 // both.
 func (r *route) together(other *route) bool {
-	mine, others := r.policy.Load().Name, other.policy.Load().Name
-	switch {
-	case mine != "" && others != "":
-		return mine == others
-	case mine != "":
-		return other.names(mine)
-	case others != "":
-		return r.names(others)
-	}
-	return false
+	named := r.policy.Load().Name != "" || other.policy.Load().Name != ""
+	return named && r.key("") == other.key("")
 }
 
-// names reports whether name is the quota of a request to the route, which has no
-// Name. Without a host, it is that of any host which has a dot.
-func (r *route) names(name string) bool {
-	if r.host != "" {
-		return name == r.name
+// covers reports whether the route, which has neither a host nor a Name, has a
+// quota of that name for some host, by the dot in it.
+func (r *route) covers(name string) bool {
+	if r.host != "" || r.policy.Load().Name != "" {
+		return false
 	}
 	host, ok := strings.CutPrefix(name, r.method)
 	if r.path != "/" && ok {
@@ -98,16 +90,15 @@ func (r *route) names(name string) bool {
 // pattern for a Name, which would look like one quota and be another.
 func (r *route) agrees(other *route) error {
 	mine, others := *r.policy.Load(), *other.policy.Load()
-	for _, name := range []string{mine.Name, others.Name} {
-		if mine.Name != others.Name && (name == r.pattern || name == other.pattern) {
-			return fmt.Errorf("Name: %q is a pattern; to share a quota with Routes[%q], give both one Name", name, other.pattern)
-		}
+	if mine.Name != others.Name && (mine.Name == other.pattern || others.Name == r.pattern) {
+		return fmt.Errorf("Name: a pattern is no Name; to share a quota with Routes[%q], give both one Name", other.pattern)
 	}
 	plain := func(p Policy) Policy {
 		p.Name, p.Key, p.Cost, p.Feedback = "", nil, nil, nil
 		return p
 	}
-	if r.together(other) && !reflect.DeepEqual(plain(mine), plain(others)) {
+	meet := r.together(other) || r.covers(others.Name) || other.covers(mine.Name)
+	if meet && !reflect.DeepEqual(plain(mine), plain(others)) {
 		return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
 	}
 	return nil

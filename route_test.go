@@ -471,14 +471,14 @@ func TestPolicyName(t *testing.T) {
 	other.MaxWait = time.Second
 	derived := Policy{Rates: MustRates("4/s")}
 	named := Policy{Rates: MustRates("3/s"), Name: "b.example"}
+	slashed := Policy{Rates: MustRates("3/s"), Name: "b.example/"}
 	for _, routes := range []map[string]Policy{
-		{"a.example/": policy, "/": derived}, {"a.example/": named, "/": {Rates: named.Rates}}, {"a.example/": named, "/v1/": derived},
+		{"b.example/": slashed, "c.example/": derived}, {"a.example/": policy, "/": derived}, {"a.example/": named, "/": {Rates: named.Rates}}, {"a.example/": named, "/v1/": derived},
 	} {
 		if _, err := newRouter(routes); err != nil {
 			t.Error(err)
 		}
 	}
-	slashed := Policy{Rates: MustRates("3/s"), Name: "b.example/"}
 	if _, err := newRouter(map[string]Policy{"a.example/": slashed, "b.example/": slashed}); err != nil {
 		t.Error(err)
 	}

@@ -227,6 +227,7 @@ func TestSetPolicy(t *testing.T) {
 			"third.example/":    {Rates: MustRates("2/s"), Name: "shared", Key: func(*http.Request) string { return "t" }},
 			"fourth.example/":   {Rates: MustRates("2/s")},
 			"fifth.example/":    {Rates: MustRates("2/s"), Name: "fourth.example"}, // the fourth's
+			"/":                 {Rates: MustRates("2/s")},
 		}})
 		send := func(host string, n int) time.Duration {
 			began := time.Now()
@@ -274,6 +275,9 @@ func TestSetPolicy(t *testing.T) {
 		send("upstream.example", 1)
 		if _, err := x.RoundTrip(getURL(t.Context(), "http://upstream.example/")); !errors.Is(err, ErrWaitTooLong) {
 			t.Errorf("with a new MaxWait: %v", err)
+		}
+		if rates := x.router.named("/").policy.Load().Rates.String(); rates != "2/s" {
+			t.Errorf("the route of all other hosts has %s now", rates)
 		}
 		for pattern, p := range map[string]Policy{
 			"upstream.example/": {},
