@@ -55,16 +55,6 @@ func TestEngines(t *testing.T) {
 func TestEngineSentinel(t *testing.T) {
 	t.Parallel()
 	w := startWatched(t)
-	watch := w.watcher()
-	defer watch.Close()
-	downAfter := func(ms int) {
-		t.Helper()
-		if err := watch.Set(t.Context(), watchedName, "down-after-milliseconds", strconv.Itoa(ms)).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	downAfter(60_000) // not before work has been seen to go on without a master
-
 	p := enginePolicy
 	p.Outage, p.Replicas = FailOpen, 3
 	f := newEngineFleet(t, &engine{connect: func() redis.UniversalClient {
@@ -76,8 +66,7 @@ func TestEngineSentinel(t *testing.T) {
 		f.await("the window is used", func(m *member) bool { return m.booked.Load() > 20 })
 		w.master.kill()
 		f.await("work goes on", func(m *member) bool { return m.shared.Load() > 0 })
-		downAfter(300)
-		w.failedOver()
+		w.failOver()
 		f.await("the new master is used", func(m *member) bool { return m.since.Load() > 20 })
 	})
 	for _, q := range f.quotas {

@@ -132,8 +132,9 @@ func eventually(t testing.TB, what string, is func() bool) {
 // watchedName is what the Sentinel of a watched calls its master.
 const watchedName = "mymaster"
 
-// watched is a master with a replica, and a Sentinel that has the replica take
-// its place.
+// watched is a master with a replica, and a Sentinel that has the replica take its
+// place when it is told to: left to itself, it would take anything from half a
+// second to two.
 type watched struct{ master, replica, sentinel *server }
 
 func startWatched(t testing.TB) *watched {
@@ -154,7 +155,7 @@ func startWatched(t testing.TB) *watched {
 port %d
 dir %s
 sentinel monitor %[3]s 127.0.0.1 %[4]s 1
-sentinel down-after-milliseconds %[3]s 300
+sentinel down-after-milliseconds %[3]s 60000
 sentinel failover-timeout %[3]s 5000
 `, s.port(), dir, watchedName, port)
 	if err := os.WriteFile(s.config, []byte(config), 0o600); err != nil {
@@ -174,12 +175,19 @@ func (w *watched) watcher() *redis.SentinelClient {
 	return redis.NewSentinelClient(&redis.Options{Addr: w.sentinel.addr})
 }
 
-// failedOver waits until the replica has taken the master's place.
-func (w *watched) failedOver() {
-	w.replica.t.Helper()
+// failOver has the Sentinel notice that the master is gone, and waits until the
+// replica has taken its place.
+func (w *watched) failOver() {
+	t := w.replica.t
+	t.Helper()
+	watch := w.watcher()
+	defer watch.Close()
+	if err := watch.Set(context.Background(), watchedName, "down-after-milliseconds", "300").Err(); err != nil {
+		t.Fatal(err)
+	}
 	rdb := w.replica.client()
 	defer rdb.Close()
-	eventually(w.replica.t, "the replica is a master", func() bool {
+	eventually(t, "the replica is a master", func() bool {
 		role, err := rdb.Do(context.Background(), "role").Slice()
 		return err == nil && len(role) > 0 && role[0] == "master"
 	})
