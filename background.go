@@ -28,12 +28,12 @@ func (l *Limiter) keepLocked(ctx context.Context) int64 {
 	if l.policy.Reserve == 0 || ctx.Value(backgroundKey{}) == nil {
 		return 0
 	}
-	return l.reserveLocked()
+	return l.leftFreeLocked()
 }
 
-// reserveLocked returns how many slots background work leaves free. Rates that
+// leftFreeLocked returns how many slots background work leaves free. Rates that
 // were stored may be lower than the policy's Reserve.
-func (l *Limiter) reserveLocked() int64 { return min(int64(l.policy.Reserve), l.least-1) }
+func (l *Limiter) leftFreeLocked() int64 { return min(int64(l.policy.Reserve), l.least-1) }
 
 // A backlog is the background work that waits for a slot.
 type backlog struct {
@@ -95,7 +95,7 @@ func (l *Limiter) keepsLocked(w *waiter, now, at int64) bool {
 	if l.outage.away { // when it will be over is not known
 		latest = now
 	}
-	if w.state == queued && latest > w.limit {
+	if w.state == queued && latest > w.latest {
 		l.refuseLocked(w, at-now)
 	}
 	return w.state == queued
@@ -137,7 +137,7 @@ func (l *Limiter) boardBacklogLocked(f *flight, now int64) {
 			continue
 		}
 		if a.count == 0 {
-			a.cost, a.delay, a.keep, a.turn = w.units, w.delay, w.keep, min(b.turn, 1)
+			a.cost, a.delay, a.keep, a.again = w.units, w.delay, w.keep, b.turn > 0
 		}
 		if a.count == maxAsking || a.cost != w.units || a.delay != w.delay || a.keep != w.keep {
 			break

@@ -12,8 +12,9 @@ const hereEvery = 10 * time.Second
 // boardLocked makes a query of all there is to say and ask; nil if nothing.
 func (l *Limiter) boardLocked() *flight {
 	now := l.now()
-	f := &flight{query: &query{process: l.process, from: l.from, generation: l.generation(), known: l.stored.version}, window: l.window, sent: now}
-	q := f.query
+	f := &flight{window: l.window, sent: now}
+	q := &f.query
+	q.process, q.from, q.generation, q.known = l.process, l.from, l.generation(), l.stored.version
 	q.restore = l.memory.take()
 	q.heard = l.memory.serial(l.clock.key(now) - l.longest)
 	if l.outage.away { // first find out what is still known there

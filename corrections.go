@@ -58,13 +58,13 @@ func (g *slotLog) remove(gone map[int64]int64) (cut int64) {
 func (l *ledger) remove(gone []span) {
 	for i := range l.logs {
 		g := &l.logs[i]
-		found := make(map[int64]int64, len(gone))
+		there := make(map[int64]int64, len(gone))
 		for _, s := range gone {
 			if at := g.rounded(s.slot); at+g.window > l.key {
-				found[at] += s.units
+				there[at] += s.units
 			}
 		}
-		g.remove(found)
+		g.remove(there)
 	}
 }
 
@@ -123,7 +123,8 @@ func (l *ledger) charge(used []span) {
 	}
 }
 
-// again reports whether a query was here before. One without a number was not.
+// again reports whether a query was here before. One without a number, from a
+// share, was not.
 func (l *ledger) again(process string, seq int64) bool {
 	switch {
 	case seq == 0:

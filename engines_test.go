@@ -3,7 +3,6 @@ package pacecar
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +12,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 )
+
+// patient is a RedisTimeout for tests that must not take a busy machine for an
+// outage.
+const patient = 10 * time.Second
 
 // An engine is what a fleet shares its quotas through.
 type engine struct {
@@ -33,7 +36,7 @@ func TestEngines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := start(t)
-			f := newEngineFleet(t, e, enginePolicy, 6)
+			f := newEngineFleet(t, e, enginePolicy, 6, patient)
 			f.run(func() {
 				for _, q := range f.quotas {
 					eventually(t, "four windows are used", func() bool { return q.trace.len() >= 200 })
@@ -61,7 +64,7 @@ func TestEngineSentinel(t *testing.T) {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: watchedName, SentinelAddrs: []string{w.sentinel.addr},
 		})
-	}}, p, 3)
+	}}, p, 3, 2*time.Second)
 	f.run(func() {
 		f.await("the window is used", func(m *member) bool { return m.booked.Load() > 20 })
 		w.master.kill()
@@ -100,7 +103,7 @@ func startCluster(t *testing.T) *engine {
 	var addrs []string
 	ctx := t.Context()
 	for i := range shards {
-		s := startServer(t, &server{addr: freeClusterAddr(t), args: []string{
+		s := startServer(t, &server{addr: freeAddr(t), args: []string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"}})
 		servers, addrs = append(servers, s), append(addrs, s.addr)
 		rdb := s.client()
@@ -126,22 +129,6 @@ func startCluster(t *testing.T) *engine {
 	}}
 }
 
-// freeClusterAddr returns an address whose port has a free one 10,000 above it,
-// for the bus of a cluster.
-func freeClusterAddr(t *testing.T) string {
-	t.Helper()
-	for {
-		addr := freeAddr(t)
-		_, port, _ := net.SplitHostPort(addr)
-		n, _ := strconv.Atoi(port)
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", n+10_000))
-		if err == nil {
-			l.Close()
-			return addr
-		}
-	}
-}
-
 // An engineFleet is three processes' limiters for some quotas.
 type engineFleet struct {
 	t      *testing.T
@@ -164,7 +151,8 @@ type member struct {
 	since    atomic.Int64 // on slots of Redis since it was restored
 }
 
-func newEngineFleet(t *testing.T, e *engine, p Policy, quotas int) *engineFleet {
+// newEngineFleet has them wait for Redis for so long.
+func newEngineFleet(t *testing.T, e *engine, p Policy, quotas int, timeout time.Duration) *engineFleet {
 	f := &engineFleet{t: t, rates: p.Rates}
 	for i := range quotas {
 		f.quotas = append(f.quotas, &quota{name: fmt.Sprint("engine-", i), trace: newTrace()})
@@ -174,7 +162,7 @@ func newEngineFleet(t *testing.T, e *engine, p Policy, quotas int) *engineFleet 
 		t.Cleanup(func() { rdb.Close() })
 		for _, q := range f.quotas {
 			m := &member{}
-			m.limiter = newLimiter(&Config{Redis: rdb, Observe: func(_ context.Context, e Event) {
+			m.limiter = newLimiter(&Config{Redis: rdb, RedisTimeout: timeout, Observe: func(_ context.Context, e Event) {
 				if e.Kind == EventRestored {
 					m.restored.Store(true)
 				}

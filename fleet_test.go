@@ -24,7 +24,7 @@ func newMini() *miniredis.Miniredis {
 	return m
 }
 
-// dialMini returns a client of m for at most so many goroutines.
+// dialMini returns a client of m, for limiters of at most 16 keys.
 func dialMini(t testing.TB, m *miniredis.Miniredis) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:       "127.0.0.1:1", // never dialled; a name would be looked up

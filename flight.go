@@ -12,7 +12,7 @@ import (
 // under way for a key in a process; it takes along everybody who waits, so that
 // under load one round trip serves many.
 type flight struct {
-	query  *query
+	query  query
 	window window    // to which it goes
 	aboard []*waiter // in the order of query.asks
 	owed   []span    // what query.charge is made of
@@ -52,7 +52,7 @@ func (l *Limiter) launchLocked() {
 		return
 	}
 	for ; f != nil; f = l.boardLocked() { // in memory: at once, and never fails
-		a, _ := f.window.exchange(context.Background(), f.query)
+		a, _ := f.window.exchange(context.Background(), &f.query)
 		l.landLocked(f, a)
 	}
 	l.flight = nil
@@ -65,7 +65,7 @@ func (l *Limiter) fly(f *flight) {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		late := f // the loop goes on to the next
 		alarm := time.AfterFunc(l.timeout, func() { l.giveUp(late, fmt.Errorf("%w (%v)", errTimeout, l.timeout)) })
-		a, err := f.window.exchange(ctx, f.query)
+		a, err := f.window.exchange(ctx, &f.query)
 		alarm.Stop()
 		cancel()
 		if err != nil {
@@ -86,10 +86,12 @@ func (l *Limiter) fly(f *flight) {
 	}
 }
 
-// unsendLocked takes back what f was to say and may not have: said twice, it
-// counts once. f's query may be being read still.
+// unsendLocked takes back what f was to say and may not have. Said twice, a pause
+// counts once; what was sent counts again, and so does a lateness that moved its
+// booking: the window holds too much then, never too little. f's query may be
+// being read still.
 func (l *Limiter) unsendLocked(f *flight) {
-	q := f.query
+	q := &f.query
 	l.outage.sent = slices.Concat(f.owed, l.outage.sent)
 	l.late = slices.Concat(q.late, l.late)
 	if f.pause.until > l.pause.until {
@@ -117,7 +119,7 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
-	if q := f.query; (a.stale || a.from != "") && q.generation == l.generation() { // nothing was done
+	if q := &f.query; (a.stale || a.from != "") && q.generation == l.generation() { // nothing was done
 		l.back = slices.Concat(q.back, l.back)
 		l.outage.dropped = slices.Concat(q.drop, l.outage.dropped)
 	}

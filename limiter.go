@@ -193,13 +193,13 @@ func (l *Limiter) enterLocked(ctx context.Context, w *waiter, base http.RoundTri
 	if err := l.tooHighLocked(w); err != nil {
 		return pass{}, l.refusedLocked(ctx, err)
 	}
-	w.limit = noLimit
+	w.latest = forever
 	if l.policy.MaxWait > 0 {
-		w.limit = w.began + l.policy.MaxWait.Microseconds()
+		w.latest = w.began + l.policy.MaxWait.Microseconds()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		if at := l.now() + time.Until(deadline).Microseconds(); at < w.limit {
-			w.limit, w.byCtx = at, true
+		if at := l.now() + time.Until(deadline).Microseconds(); at < w.latest {
+			w.latest, w.byCtx = at, true
 		}
 	}
 	l.joinLocked(w)

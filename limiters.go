@@ -85,6 +85,6 @@ func (l *Limiter) retire() bool {
 	defer l.mu.Unlock()
 	idle := l.stats.Waiting+l.out == 0 && l.flight == nil && len(l.slotted)+len(l.lease.held)+len(l.back) == 0 &&
 		l.now() > max(l.busy, l.pause.until)
-	l.forgotten = l.forgotten || idle
-	return l.forgotten
+	l.forgotten = idle
+	return idle
 }

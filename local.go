@@ -12,7 +12,8 @@ import (
 
 // local is the window in this process's memory, for a Limiter without Redis. Its
 // ledger is also the share during an outage, and the model that the script in
-// lua/ is tested against: every function of it has its twin there.
+// lua/ is tested against: its functions have their twins there, most of them under
+// the same name or that of the operation.
 type local struct {
 	start time.Time
 	mu    sync.Mutex
@@ -300,11 +301,10 @@ func (l *ledger) earliest(cost, delay, keep int64) (slot, together int64) {
 // nothing.
 func (l *ledger) reserve(heard int64, asks []ask) {
 	if l.serial < heard {
-		l.out.lost = true
 		return
 	}
 	l.change()
-	least, longest := noLimit, int64(0)
+	least, longest := forever, int64(0)
 	for i := range l.logs {
 		least, longest = min(least, l.logs[i].limit), max(longest, l.logs[i].window)
 	}
@@ -332,7 +332,7 @@ func (l *ledger) grantBackground(a ask) {
 	pace = math.Floor(pace * 65 / 64) // so that what comes a little late does not make the next too soon
 	for a.count > 0 {
 		slot, some := l.earliest(a.cost, a.delay, a.keep)
-		line := a.turn == 0 || slot > l.key+a.delay+2*int64(pace)
+		line := !a.again || slot > l.key+a.delay+2*int64(pace)
 		if line {
 			slot = max(slot, l.turn)
 		}

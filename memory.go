@@ -228,7 +228,7 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 	l.memory.learn(a, units)
 	l.busy = max(l.busy, l.clock.local(a.tail)+l.longest)
 	if l.outage.away {
-		l.restoredLocked(now)
+		l.endOutageLocked(now)
 	}
 }
 

@@ -276,8 +276,8 @@ func (l *Limiter) beat() {
 	}
 }
 
-// restoredLocked takes in that Redis answers again.
-func (l *Limiter) restoredLocked(now int64) {
+// endOutageLocked takes in that Redis answers again.
+func (l *Limiter) endOutageLocked(now int64) {
 	o := &l.outage
 	o.away = false
 	if o.timer != nil {

@@ -21,6 +21,7 @@ import (
 type standIn struct {
 	rtt    time.Duration
 	bounds []bound
+	seed   uint64 // of its fleet's callers
 
 	mu     sync.Mutex // guards the rest
 	book   ledger
@@ -110,12 +111,12 @@ func (r *standIn) fleet(t *testing.T, p Policy, processes, callers int, think ti
 	var wg sync.WaitGroup
 	for i := range processes {
 		l := r.limiter(t, p)
-		for range callers {
+		for j := range callers {
 			wg.Go(func() {
-				time.Sleep(time.Duration(rand.Int64N(int64(think + 1))))
-				for l.Wait(ctx) == nil {
+				rnd := rand.New(rand.NewPCG(r.seed, uint64(i*callers+j)))
+				pause := func() { time.Sleep(time.Duration(rnd.Int64N(int64(think + 1)))) }
+				for pause(); l.Wait(ctx) == nil; pause() {
 					tr.add(i, 1)
-					time.Sleep(time.Duration(rand.Int64N(int64(think + 1))))
 				}
 			})
 		}
@@ -139,6 +140,7 @@ func TestFailOpenKeepsTheRates(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 1))
 					p := Policy{Rates: MustRates(rates), Outage: FailOpen, Replicas: 4}
 					redis := newStandIn(&p, time.Duration(r.Int64N(int64(4*time.Millisecond))))
+					redis.seed = seed
 					think := []time.Duration{0, 0, time.Second}[r.IntN(3)]
 					tr := redis.fleet(t, p, 4, 16, think, func(tr *trace) {
 						for range 3 {
@@ -550,6 +552,7 @@ func TestFlushes(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 2))
 					p := Policy{Rates: MustRates(c.rates), Outage: Outage(r.IntN(2)), Replicas: 4}
 					redis := newStandIn(&p, time.Duration(r.Int64N(int64(4*time.Millisecond))))
+					redis.seed = seed
 					think := []time.Duration{0, 100 * time.Millisecond}[r.IntN(2)]
 					over := int64(0)
 					tr := redis.fleet(t, p, 4, 16, think, func(*trace) {
@@ -661,6 +664,7 @@ func TestManyHangs(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
 				p := Policy{Rates: MustRates("20/s"), Outage: FailOpen, Replicas: 3}
 				redis := newStandIn(&p, time.Duration(r.Int64N(int64(8*time.Millisecond))))
+				redis.seed = seed
 				tr := redis.fleet(t, p, 3, 6, time.Duration(r.Int64N(2))*time.Second, func(*trace) {
 					for range 12 {
 						time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second))))

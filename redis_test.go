@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -54,14 +55,33 @@ func needRedis(t testing.TB) {
 	}
 }
 
+// given are the addresses that freeAddr has returned.
+var given sync.Map
+
+// freeAddr returns an address whose port is free, and the one 10,000 above it, for
+// the bus of a cluster. Both are below those that systems give to clients, so that
+// a server that is started again finds its own free.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := 12_000 + rand.IntN(10_000)
+		addr := localAddr(port)
+		if _, again := given.LoadOrStore(addr, true); !again && isFree(addr) && isFree(localAddr(port+10_000)) {
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port")
+	return ""
+}
+
+func localAddr(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+func isFree(addr string) bool {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
 }
 
 // start starts the server, or starts it again with nothing kept.
@@ -85,13 +105,13 @@ func (s *server) start() {
 	rdb := s.client()
 	defer rdb.Close()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := rdb.Ping(context.Background()).Err()
-		if err == nil {
+		info, err := rdb.Info(context.Background(), "server").Result()
+		if err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", cmd.Process.Pid)) {
 			return
 		}
 		if time.Now().After(deadline) {
 			s.kill()
-			s.t.Fatalf("redis-server does not answer: %v\n%s", err, out.String())
+			s.t.Fatalf("this redis-server does not answer: %v\n%s\n%s", err, info, out.String())
 		}
 	}
 }

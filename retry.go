@@ -30,7 +30,7 @@ type callKey struct{}
 
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
-// newRetrier returns the loop. A Retry with a negative Max has none.
+// newRetrier returns the loop.
 func newRetrier(r *Retry) *retryablehttp.Client {
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{Transport: attempts{}},

@@ -176,9 +176,9 @@ func (rt *router) add(pattern string, policy Policy) error {
 // conflict finds the pattern that keeps r out of the mux, which itself names it
 // only together with lines of source code.
 func (rt *router) conflict(r *route) error {
-	for _, pattern := range slices.Sorted(maps.Keys(rt.routes)) {
+	for _, other := range rt.inOrder {
 		mux := http.NewServeMux()
-		mux.Handle(pattern, r)
+		mux.Handle(other.muxPattern(), r)
 		err := register(mux, r.muxPattern(), r)
 		if err == nil {
 			continue
@@ -190,7 +190,7 @@ func (rt *router) conflict(r *route) error {
 		if r.host != "" {
 			text = strings.ReplaceAll(text, r.muxHost, r.host)
 		}
-		return fmt.Errorf("conflicts with Routes[%q]: %s", rt.routes[pattern].pattern, text)
+		return fmt.Errorf("conflicts with Routes[%q]: %s", other.pattern, text)
 	}
 	return errors.New("conflicts with another route")
 }

@@ -69,7 +69,7 @@ type sending struct {
 	mu      sync.Mutex // guards what follows; not held while waiting
 	pass    pass
 	entered int64
-	left    bool  // and it was told so
+	left    bool  // departLocked has told of it
 	conns   int   // connections that Base has told of
 	err     error // why it must not leave
 	over    bool  // Base has returned
@@ -146,21 +146,21 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 }
 
 // depart waits for what is left until the slot of p, which Base has a
-// connection for, and tells that it leaves, if that was not told.
-func (l *Limiter) depart(ctx context.Context, p pass, told bool) (pass, error) {
+// connection for, and tells that it leaves, unless left says that it has.
+func (l *Limiter) depart(ctx context.Context, p pass, left bool) (pass, error) {
 	l.mu.Lock()
 	defer l.unlock()
 	var err error
 	switch {
 	case p.waiter != nil:
 		p, err = l.awaitLocked(ctx, p.waiter, nil)
-	case !p.share && l.tooLateLocked(p.slot):
+	case !p.share && l.tooLateLocked(p.slot, l.now()):
 		l.giveBackLocked(p.slot, p.made)
 		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), nil)
 	}
 	switch {
 	case err != nil:
-	case told:
+	case left:
 		l.reportLocked(ctx, &p, l.now())
 	default:
 		l.departLocked(ctx, &p, l.now())

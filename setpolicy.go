@@ -155,7 +155,7 @@ func (l *Limiter) setRatesLocked(reason string) {
 // have had a slot. It refuses one that costs more than there ever is.
 func (l *Limiter) fitsLocked(w *waiter) bool {
 	if w.keep > 0 {
-		w.keep = l.reserveLocked()
+		w.keep = l.leftFreeLocked()
 	}
 	err := l.tooHighLocked(w)
 	if err != nil {
@@ -168,7 +168,7 @@ func (l *Limiter) fitsLocked(w *waiter) bool {
 // boundLocked sizes the limiter for its rates.
 func (l *Limiter) boundLocked() {
 	l.bounds = l.policy.bounds()
-	l.least, l.shortest, l.longest, l.slack = noLimit, noLimit, 0, noLimit
+	l.least, l.shortest, l.longest, l.slack = forever, forever, 0, forever
 	for i, r := range l.policy.Rates {
 		l.least = min(l.least, int64(r.Limit))
 		l.shortest = min(l.shortest, r.Per.Microseconds())

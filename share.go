@@ -162,7 +162,7 @@ func (l *Limiter) crowdedLocked(now int64) bool {
 // parkLocked has w ask again when all have charged what they sent, unless that
 // would be too late. Redis has refused it a slot within that time.
 func (l *Limiter) parkLocked(w *waiter, now, wait int64) bool {
-	if w.share.units == 0 || w.limit != noLimit && now+wait > w.limit {
+	if w.share.units == 0 || w.latest != forever && now+wait > w.latest {
 		return false
 	}
 	l.outage.unshare(now, w.share)

@@ -180,13 +180,13 @@ func byPer(a, b Rate) int { return cmp.Compare(a.Per, b.Per) }
 // line returns how many slots are still to come, and the last of them. Logged
 // times may be rounded up, so that the log that says the least is right.
 func (v *view) line() (ahead, last int64) {
-	ahead, last = noLimit, noLimit
+	ahead, last = forever, forever
 	for _, r := range v.force {
 		if l := v.logs[r.Per]; l.entries > 0 {
 			ahead, last = min(ahead, l.ahead), min(last, l.last)
 		}
 	}
-	if last == noLimit {
+	if last == forever {
 		return 0, 0
 	}
 	return ahead - v.spares, last

@@ -38,8 +38,8 @@ type Transport struct {
 	listeners
 	router   *router
 	limiters limiters
-	retrier  *retryablehttp.Client // nil: one attempt
-	warned   atomic.Bool           // of a request that matches no route
+	retrier  *retryablehttp.Client
+	warned   atomic.Bool // of a request that matches no route
 }
 
 // New returns a Transport. It checks the configuration, and names the field
@@ -55,9 +55,7 @@ func New(c Config) (*Transport, error) {
 	}
 	t := &Transport{config: c, listeners: listeners{c.Observe, c.Logger}, router: router}
 	t.limiters.config = &t.config
-	if c.Retry.Max >= 0 {
-		t.retrier = newRetrier(&t.config.Retry)
-	}
+	t.retrier = newRetrier(&t.config.Retry)
 	return t, nil
 }
 
@@ -73,7 +71,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base().RoundTrip(req)
 	}
 	c := call{t: t, req: req, route: route, policy: route.policy.Load(), key: key}
-	if c.attempt(); t.retrier != nil && c.repeats() {
+	if c.attempt(); c.repeats() {
 		c.loop()
 	}
 	return c.outcome()

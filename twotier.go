@@ -142,7 +142,7 @@ func (l *Limiter) gatherLocked(w *waiter) bool {
 	if now-b.next < l.holdFor() { // slots are taken as they become free
 		gather = max(gather, l.slack/4)
 	}
-	if company := l.out > 0 || float64(gather)*l.rateLocked(now) >= 1; gather <= 0 || !company || w.limit-now < wait {
+	if company := l.out > 0 || float64(gather)*l.rateLocked(now) >= 1; gather <= 0 || !company || w.latest-now < wait {
 		return false
 	}
 	b.due = now + gather

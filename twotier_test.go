@@ -67,11 +67,12 @@ func TestRoundTripsAtHighRates(t *testing.T) {
 						wg.Go(func() { arrive(ctx, &wg, l, tr, i, c.rate/4) })
 						continue
 					}
-					for range 16 {
+					for j := range 16 {
 						wg.Go(func() {
+							rnd := rand.New(rand.NewPCG(uint64(i), uint64(j)))
 							for l.Wait(ctx) == nil {
 								tr.add(i, 1)
-								time.Sleep(time.Duration(rand.Int64N(int64(c.think + 1))))
+								time.Sleep(time.Duration(rnd.Int64N(int64(c.think + 1))))
 							}
 						})
 					}
@@ -114,8 +115,9 @@ func TestRoundTripsAtHighRates(t *testing.T) {
 
 // arrive makes requests that come at random, so many a second.
 func arrive(ctx context.Context, wg *sync.WaitGroup, l *Limiter, tr *trace, process int, rate float64) {
+	rnd := rand.New(rand.NewPCG(uint64(process), 0))
 	for ctx.Err() == nil {
-		time.Sleep(time.Duration(rand.ExpFloat64() / rate * float64(time.Second)))
+		time.Sleep(time.Duration(rnd.ExpFloat64() / rate * float64(time.Second)))
 		wg.Go(func() {
 			if l.Wait(ctx) == nil {
 				tr.add(process, 1)

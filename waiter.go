@@ -13,17 +13,17 @@ import (
 // much at the latest. For short periods it is less: a quarter of the shortest.
 const lookAfter = 50 * time.Millisecond
 
-// noLimit is the limit of a waiter that may wait for ever.
-const noLimit int64 = math.MaxInt64
+// forever is later than any time and longer than any duration.
+const forever int64 = math.MaxInt64
 
 // A waiter is one call of Wait that has to wait. The limiter's mu guards it.
 type waiter struct {
 	units  int64
 	began  int64 // when it came
-	limit  int64 // the latest time at which it may leave
+	latest int64 // when it may leave at the latest
 	delay  int64 // how far away its slot must be at least
 	keep   int64 // how many slots it leaves free: see Background
-	byCtx  bool  // the limit is the context's
+	byCtx  bool  // that is the context's deadline
 	state  waiterState
 	slot   span          // in state holding and sharing
 	made   int64         // the generation in which slot was booked
@@ -51,10 +51,10 @@ func newWaiter(units, keep, now int64) *waiter {
 
 // longest returns how long it may wait from now on; -1: for ever.
 func (w *waiter) longest(now int64) int64 {
-	if w.limit == noLimit {
+	if w.latest == forever {
 		return -1
 	}
-	return max(0, w.limit-now)
+	return max(0, w.latest-now)
 }
 
 // nudge makes the waiter look at its state again.
@@ -102,8 +102,7 @@ const untilNews = -1
 func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
 	l.stats.Waiting++
 	defer func() { l.stats.Waiting-- }()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
+	var timer *time.Timer // made when there is something to wait for
 	for {
 		p, wait, err := l.stepLocked(w, l.head.early(base))
 		if err != nil {
@@ -114,7 +113,12 @@ func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTri
 		}
 		var fires <-chan time.Time
 		if wait != untilNews {
-			timer.Reset(duration(wait))
+			if timer == nil {
+				timer = time.NewTimer(duration(wait))
+				defer timer.Stop()
+			} else {
+				timer.Reset(duration(wait))
+			}
 			fires = timer.C
 		}
 		l.unlock()
@@ -162,7 +166,7 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, untilNews, nil
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
-		case w.state == holding && l.tooLateLocked(w.slot):
+		case w.state == holding && l.tooLateLocked(w.slot, now):
 			// An answer that takes as long again must find the next slot still
 			// to come.
 			w.delay = min(max(2*w.delay, 2*l.rtt, minLead.Microseconds()), l.longest)
@@ -172,7 +176,7 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 		}
 		at := l.leavesLocked(w)
 		switch {
-		case at > max(w.limit, now): // the clock was stopped meanwhile
+		case at > max(w.latest, now): // the clock was stopped meanwhile
 			l.dropLocked(w)
 			l.refuseLocked(w, at-now)
 		case at-early > now:
@@ -202,8 +206,8 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 // tooLateLocked reports whether now is so much after a slot that to report it
 // would not mend it: more than half of the shortest period, or, while there is
 // nobody to report it to, more than the slack.
-func (l *Limiter) tooLateLocked(s span) bool {
-	late := l.clock.key(l.now()) - s.slot
+func (l *Limiter) tooLateLocked(s span, now int64) bool {
+	late := l.clock.key(now) - s.slot
 	return 2*late > l.shortest || l.outage.away && late > l.slack
 }
 

@@ -85,7 +85,8 @@ type entry struct{ at, upto int64 }
 type span struct{ slot, units int64 }
 
 // A lateness tells that units of slot left at a time of the window's own clock,
-// not the key's: that way, one burst reported many times counts once.
+// not the key's: that way, a burst that many report sets the key's clock back
+// once.
 type lateness struct{ slot, left, units int64 }
 
 // An ask is for count bookings of cost slots each. Each is granted or refused.
@@ -94,7 +95,7 @@ type ask struct {
 	longest     int64 // the longest wait, from the exchange's now; negative: unbounded
 	delay       int64 // the shortest, if the slot is to come after the answer
 	keep        int64 // if not 0: at once or not at all, and so many slots stay free of each rate
-	turn        int64 // with keep: the turn had from asking before, else 0
+	again       bool  // with keep: it asks when it was told to
 }
 
 // A run is what became of the next count asks.
@@ -109,12 +110,11 @@ type answer struct {
 	now        int64 // the window's own clock
 	offset     int64 // the key's clock reads max(now, resume) - offset
 	resume     int64
-	serial     int64  // slots booked ever
+	serial     int64  // slots booked ever; below query.heard: the state was lost, and nothing is booked
 	tail       int64  // no slot is booked later
 	generation int64  // names the state; another one means that it was lost and made anew
 	origin     int64  // from which state it was restored; 0: it was not
 	restored   int64  // up to which serial of that
-	lost       bool   // nothing was booked: the state is older than query.heard
 	policy     int64  // when rates were stored for the whole fleet; 0: never
 	stale      bool   // policy is newer than known, and nothing was done...
 	rates      string // ...these are its rates; empty: each process's own
@@ -307,14 +307,18 @@ func (q *query) words(bounds []bound, force string) []any {
 	if len(q.asks) > 0 {
 		op("reserve", q.heard, int64(len(q.asks)))
 		for _, a := range q.asks {
-			numbers(a.count, a.cost, a.longest, a.delay, a.keep, a.turn)
+			again := int64(0)
+			if a.again {
+				again = 1
+			}
+			numbers(a.count, a.cost, a.longest, a.delay, a.keep, again)
 		}
 	}
 	return words
 }
 
 // answerWords is the number of words before free and runs.
-const answerWords = 10
+const answerWords = 9
 
 // parseAnswer decodes the script's reply to q for so many rates.
 func parseAnswer(reply []any, rates int, q *query) (*answer, error) {
@@ -343,7 +347,7 @@ func parseAnswer(reply []any, rates int, q *query) (*answer, error) {
 	}
 	a := &answer{
 		now: words[0], offset: words[1], resume: words[2], serial: words[3], tail: words[4],
-		generation: words[5], origin: words[6], restored: words[7], lost: words[8] == 1, policy: words[9],
+		generation: words[5], origin: words[6], restored: words[7], policy: words[8],
 		free: words[answerWords : answerWords+rates],
 	}
 	asked := int64(0)
@@ -354,7 +358,7 @@ func parseAnswer(reply []any, rates int, q *query) (*answer, error) {
 		a.runs = append(a.runs, newRun(runs[0], runs[1]))
 		asked -= max(1, runs[0])
 	}
-	if asked != 0 && !a.lost {
+	if asked != 0 && a.serial >= q.heard { // else the state was lost
 		return nil, fmt.Errorf("pacecar: a reply from Redis that answers %d too few", asked)
 	}
 	return a, nil

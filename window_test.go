@@ -98,7 +98,7 @@ func (s *schedule) query(bounds []bound) *query {
 		}
 		if least > 1 && a.cost < least && s.r.IntN(3) == 0 {
 			a.keep = 1 + s.r.Int64N(least-a.cost)
-			a.turn = s.r.Int64N(2)
+			a.again = s.r.IntN(2) == 0
 		}
 		q.asks = append(q.asks, a)
 	}
@@ -321,7 +321,6 @@ func TestOddReplies(t *testing.T) {
 		for i := range words {
 			words[i] = int64(1)
 		}
-		words[8] = int64(0) // not lost
 		return append(words, runs...)
 	}
 	for _, good := range [][]any{

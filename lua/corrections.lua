@@ -95,15 +95,15 @@ local function corrections()
 
   function removeAll(gone) -- slot -> units
     for _, log in ipairs(logs) do
-      local found, any = {}, false
+      local there, any = {}, false
       for slot, units in pairs(gone) do
         local at = rounded(log, slot)
         if at + log.window > key then -- else it is out of the window, and may be what the log starts from
-          found[text(at)] = (found[text(at)] or 0) + units
+          there[text(at)] = (there[text(at)] or 0) + units
           any = true
         end
       end
-      if any then remove(log, found) end
+      if any then remove(log, there) end
     end
   end
 
@@ -127,7 +127,7 @@ local function corrections()
 
   function ops.write()
     change()
-    call('HSET', clock, 'generation', state.generation) -- not a command that Redis lets pass when it is full
+    call('HSET', clock, 'generation', state.generation) -- which Redis refuses when it is full
   end
 
   function ops.pause()
@@ -145,7 +145,7 @@ local function corrections()
     end
     call('ZREMRANGEBYSCORE', KEYS[3], '-inf', '(' .. text(now - minute))
     call('ZADD', KEYS[3], now, process)
-    call('PEXPIRE', KEYS[3], text(max(minute, state['until'] - now) / 1000)) -- not before what it has to say above
+    call('PEXPIRE', KEYS[3], text(max(minute, state['until'] - now) / 1000)) -- it names the p: fields to delete, and outlives them
   end
 
   function ops.policy()
@@ -184,7 +184,7 @@ local function corrections()
     state.offset, state.resume = offset + paused, max(resume, state.resume)
     state.generation, state.origin, state.restored = state.generation + 1, origin, serial
     state.serial = serial + booked + max(unpack(rest))
-    key = max(now, state.resume) - state.offset
+    tick()
     for i, log in ipairs(logs) do
       for j = 1, #entries, 2 do append(log, entries[j], entries[j + 1] - log.n) end
       if booked > 0 then append(log, since[i] - moved, booked) end
@@ -211,9 +211,7 @@ local function corrections()
       local slot, units = number(), number()
       gone[slot] = (gone[slot] or 0) + units
     end
-    if void then return end
-    change()
-    removeAll(gone)
+    if not void then removeAll(gone) end
   end
 
   function ops.charge()
@@ -237,7 +235,6 @@ local function corrections()
 
   function ops.back()
     local gone, any, void = {}, false, void()
-    if not void then change() end
     for _ = 1, number() do
       local slot, units = number(), number()
       if void then -- pass over it
@@ -262,7 +259,7 @@ local function corrections()
     change()
     if booked(left) then
       state.offset = state.offset + worst
-      key = max(now, state.resume) - state.offset
+      tick()
       return
     end
     local missing = false
@@ -274,7 +271,7 @@ local function corrections()
     end
     if missing then -- it was logged at a later time than its own: where, is not known
       state.offset = state.offset + worst
-      key = max(now, state.resume) - state.offset
+      tick()
     end
   end
 end

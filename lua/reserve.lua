@@ -1,6 +1,6 @@
 -- Last part of the script (see state.lua): bookings, and the reply.
 
-local runs, lost = {}, 0
+local runs = {}
 
 -- take finds the earliest free slots that fit. Those whose time has passed unused leave the logs.
 local function take(count, cost, longest, delay)
@@ -43,7 +43,7 @@ local function earliest(cost, delay, keep)
   return slot, together
 end
 
-local function answer(count, what)
+local function add(count, what)
   local last = #runs
   if runs[last] == what then
     runs[last - 1] = runs[last - 1] + count
@@ -59,11 +59,11 @@ local function grant(count, cost, longest, delay)
       slot, some = earliest(cost, delay, 0)
       some = min(some, count)
       local wait = slot + state.offset - now
-      if longest >= 0 and wait > longest then return answer(count, -wait) end
+      if longest >= 0 and wait > longest then return add(count, -wait) end
       for _, log in ipairs(logs) do append(log, slot, some * cost) end
     end
     state.serial = state.serial + some * cost
-    answer(some, slot)
+    add(some, slot)
     count = count - some
   end
 end
@@ -71,24 +71,24 @@ end
 -- background books what leaves the reserve free. Such slots are never booked ahead, where others would be behind them:
 -- a process that gets too few is told when to ask again, one after the other at the pace of what is left to them. A
 -- turn that comes a little too soon is soon another.
-local function background(count, cost, longest, delay, keep, turn)
+local function grantBackground(count, cost, longest, delay, keep, again)
   local pace = 0
   for _, log in ipairs(logs) do pace = max(pace, cost * log.window / (log.limit - keep)) end
   pace = floor(pace * 65 / 64) -- so that what comes a little late does not make the next too soon
   while count > 0 do
     local slot, some = earliest(cost, delay, keep)
-    local line = turn == 0 or slot > key + delay + 2 * pace
+    local line = again == 0 or slot > key + delay + 2 * pace
     if line then slot = max(slot, state.turn) end
     if slot <= key + delay then
       some = min(some, count)
       for _, log in ipairs(logs) do append(log, slot, some * cost) end
       state.serial = state.serial + some * cost
-      answer(some, slot)
+      add(some, slot)
       count = count - some
     else
       local wait = slot + state.offset - now
       if line and (longest < 0 or wait <= longest) then state.turn = slot + pace end
-      return answer(count, -wait)
+      return add(count, -wait)
     end
   end
 end
@@ -97,24 +97,25 @@ function ops.reserve()
   local heard, groups = number(), number()
   local least, longest = math.huge, 0
   for _, log in ipairs(logs) do least, longest = min(least, log.limit), max(longest, log.window) end
-  if state.serial < heard then lost = 1 else change() end
+  local lost = state.serial < heard
+  if not lost then change() end
   for _ = 1, groups do
-    local count, cost, most, delay, keep, turn = number(), number(), number(), number(), number(), number()
-    if lost > 0 then -- pass over it
-    elseif cost + keep > least then answer(count, -longest) -- never: it would be searched for without an end
-    elseif keep > 0 then background(count, cost, most, delay, keep, turn)
+    local count, cost, most, delay, keep, again = number(), number(), number(), number(), number(), number()
+    if lost then -- pass over it
+    elseif cost + keep > least then add(count, -longest) -- never: it would be searched for without an end
+    elseif keep > 0 then grantBackground(count, cost, most, delay, keep, again)
     else grant(count, cost, most, delay) end
   end
 end
 
-if rates ~= '' then
-  if force and force ~= rates and state.generation > 0 then
+if ours ~= '' then
+  if force and force ~= ours and state.generation > 0 then -- the log of the longest of those has what ours need
     local longest = string.match(force, ' (%S-)=')
-    if name ~= longest then return {state.policy, '', longest} end
+    if from ~= longest then return {state.policy, '', longest} end
     corrections()
-    takeOver(name, KEYS[4 + #logs])
+    takeOver(from, KEYS[4 + #logs])
   end
-  force = rates
+  force = ours
 end
 
 while arg < #ARGV do
@@ -128,7 +129,7 @@ end
 local tail = math.huge
 for _, log in ipairs(logs) do tail = min(tail, log.last) end
 local reply = {now, state.offset, state.resume, state.serial, tail, state.generation, state.origin, state.restored,
-               lost, state.policy}
+               state.policy}
 for _, log in ipairs(logs) do reply[#reply + 1] = sweep(log, 4 + #runs) end
 for _, word in ipairs(runs) do reply[#reply + 1] = word end
 

@@ -8,7 +8,7 @@
 -- KEYS[1]  clock  hash: offset, resume; serial (slots ever booked, only grows); generation (made when the
 --                 state is made or restored), origin and restored (from which generation and up to which
 --                 serial, else 0); seen (TIME of the last write); until (when the state may expire); spares
---                 (entries in free); turn (when who booked nothing for lack of a reserve may ask again, at the
+--                 (entries in free); turn (when background work that got nothing may ask again, at the
 --                 earliest); force (the rates in force when it was last written: the longest window, and
 --                 NAME=limit of each, that one's first); for each rate n:NAME, l:NAME (number and logged time
 --                 of the last slot booked), s:NAME (serial when it ceased to be in force); and p:PROCESS, the
@@ -18,11 +18,11 @@
 -- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
 -- KEYS[4+] log    one sorted set a rate: score = number of slots booked so far, member = their time. An
 --                 entry stands for the slots between the score before it and its own. Times are in order.
---                 After them, if a NAME is given, its log.
+--                 After them, if `from` is given, its log.
 --
--- ARGV: the policy known (0: none), the rates in force from here on (like the field force; "": as before), the NAME
--- whose log those take over from that were not (else ""), the number of rates, for each rate NAME, limit, window
--- (period and slack), grain (times are rounded up to it; 0: not), then any of, in this order:
+-- ARGV: the policy known (0: none), the rates in force from here on (like the field force; "": as before), `from`
+-- (the NAME whose log those take over from that were not in force, else ""), the number of rates, for each rate NAME,
+-- limit, window (period and slack), grain (times are rounded up to it; 0: not), then any of, in this order:
 --   write                                           fail if the state cannot be written now
 --   here    process                                 it is alive
 --   policy  policy rates                            stored, if newer
@@ -37,17 +37,17 @@
 --   pause   for heard                               heard: the resume known when the request was sent
 --   resume                                          end a pause
 --   reset                                           forget all bookings, and end a pause
---   reserve heard N (count cost longest delay keep turn)*N
+--   reserve heard N (count cost longest delay keep again)*N
 --                                                   heard: the serial known; longest and delay: of the wait, at
 --                                                   most (-1: any) and at least. With keep: at once or not at
---                                                   all, and so that as many slots stay free of each rate; turn
---                                                   is the one had from asking before, else 0
+--                                                   all, and so that as many slots stay free of each rate; again:
+--                                                   1 if it asks when it was told to, else 0
 --
--- Reply: if a newer policy is stored, nothing was done: policy, rates. If logs must take over from another than NAME,
+-- Reply: if a newer policy is stored, nothing was done: policy, rates. If logs must take over from another than `from`,
 -- nothing was done either: policy, "", and which. Else integers: now, offset, resume, serial, tail (no slot is booked
--- later), generation, origin, restored, lost (1: the state is older than `heard`, nothing was booked), policy, free now
--- of each rate, then for each run of waiters: count, and their slot, or minus the wait that a refused one would have
--- needed; with keep, minus the wait until its turn.
+-- later), generation, origin, restored, policy, free now of each rate, then for each run of waiters: count, and their
+-- slot, or minus the wait that a refused one would have needed; with keep, minus the wait until its turn. There are no
+-- runs if serial is below `heard`: the state was lost, and nothing is booked.
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock, free = KEYS[1], KEYS[2]
@@ -62,7 +62,7 @@ local function number() return tonumber(word()) end
 
 local fields = {'policy', 'offset', 'resume', 'serial', 'generation', 'origin', 'restored', 'seen', 'until', 'spares',
                 'turn'}
-local known, rates, name, logs = number(), word(), word(), {}
+local known, ours, from, logs = number(), word(), word(), {}
 for i = 1, number() do
   local log = {key = KEYS[3 + i], name = word(), limit = number(), window = number(), grain = number()}
   logs[i] = log
@@ -79,9 +79,9 @@ for i, field in ipairs(fields) do
 end
 if state.policy > known then return {state.policy, call('HGET', clock, 'rates')} end
 if state.policy > 0 and state['until'] > 0 and now >= state['until'] then -- but for the policy it would have expired
-  local fleet = call('HGET', clock, 'rates')
+  local rates = call('HGET', clock, 'rates')
   call('DEL', clock)
-  call('HSET', clock, 'policy', state.policy, 'rates', fleet)
+  call('HSET', clock, 'policy', state.policy, 'rates', rates)
   force = false
   for i = 2, #fields do state[fields[i]], stored[i + 1] = 0, 0 end
 end
@@ -94,7 +94,9 @@ if now < state.seen then -- the server's clock went back: the key's clock must n
   call('DEL', free) -- they may be taken for slots to come, and may have been before
   dirty = true
 end
-local key = max(now, state.resume) - state.offset
+local key
+local function tick() key = max(now, state.resume) - state.offset end
+tick()
 
 local function wipe()
   call('DEL', free)

@@ -184,7 +184,7 @@ func TestSteersAFleet(t *testing.T) {
 	})
 }
 
-// book books n slots of a quota, as a fleet does.
+// bookSlots books n slots of a quota, as a fleet does.
 func bookSlots(t *testing.T, addr, name, rates string, n int) {
 	t.Helper()
 	p := newProcess(t, addr, name, rates)
