@@ -198,8 +198,8 @@ func mostIn(left []departure, per int64) (most int64) {
 	return most
 }
 
-// TestLedgerKeepsEveryRate runs random histories of bookings, cancels, late
-// departures, pauses, charges and clock steps, and checks every window.
+// TestLedgerKeepsEveryRate runs random histories of bookings of any cost, cancels,
+// late departures, pauses and clock steps, and checks every window.
 func TestLedgerKeepsEveryRate(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -276,7 +276,7 @@ func (h *history) step() {
 		}
 	}
 	sort.Slice(q.back, func(i, j int) bool { return q.back[i].slot > q.back[j].slot })
-	switch h.r.IntN(12) {
+	switch h.r.IntN(14) {
 	case 0:
 		q.pause, q.paused = 1+h.r.Int64N(1_000_000), h.l.resume
 	case 1:
@@ -284,31 +284,39 @@ func (h *history) step() {
 		h.now, h.skew = h.now-back, h.skew+back
 	case 2:
 		q.resume = true
+	case 3: // dropped, not given back: the slot stays empty
+		if i := len(h.out); i > 0 {
+			i = h.r.IntN(i)
+			q.drop = append(q.drop, h.out[i].span)
+			h.out = slices.Delete(h.out, i, i+1)
+		}
 	}
 	least := h.l.logs[0].limit
 	for _, g := range h.l.logs {
 		least = min(least, g.limit)
 	}
 	for range h.r.IntN(4) {
-		a := ask{count: 1 + h.r.Int64N(3), cost: 1, longest: -1}
-		if least > 1 && h.r.IntN(3) == 0 {
-			a.keep = 1 + h.r.Int64N(least-1)
+		a := ask{count: 1 + h.r.Int64N(3), cost: 1 + h.r.Int64N(least), longest: -1}
+		if a.cost < least && h.r.IntN(3) == 0 {
+			a.keep = 1 + h.r.Int64N(least-a.cost)
 		}
 		if h.r.IntN(2) == 0 {
 			a.longest = h.r.Int64N(2_000_000)
 		}
 		q.asks = append(q.asks, a)
 	}
+	var costs []int64
+	for _, a := range q.asks {
+		costs = append(costs, slices.Repeat([]int64{a.cost}, int(a.count))...)
+	}
 	a := h.l.exchange(h.now, q)
-	for _, run := range a.runs {
-		for range run.count {
-			if run.slot > 0 {
-				late := h.r.Int64N(h.slack + 1)
-				if h.r.IntN(5) == 0 {
-					late = h.r.Int64N(100_000)
-				}
-				h.out = append(h.out, booking{span{run.slot, 1}, late})
+	for i, slot := range eachGrant(a.runs) {
+		if slot > 0 {
+			late := h.r.Int64N(h.slack + 1)
+			if h.r.IntN(5) == 0 {
+				late = h.r.Int64N(100_000)
 			}
+			h.out = append(h.out, booking{span{slot, costs[i]}, late})
 		}
 	}
 }
