@@ -118,7 +118,9 @@
 // more than the slack, and others not, can bring one too many into a window.
 // Where Base does not tell of its connections, what it sends again by itself on
 // another has no slot of its own. A process that stands still between taking its
-// slot and sending is late without knowing.
+// slot and sending is late without knowing, and so is a request that has its HTTP/2
+// connection and waits for a stream ([net/http.HTTP2Config]'s
+// StrictMaxConcurrentRequests).
 //
 // All types are safe for concurrent use, but for a configuration while it is
 // being filled in.

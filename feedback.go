@@ -60,14 +60,7 @@ func (p *Policy) feedback(resp *http.Response, now time.Time) advice {
 	if p.Feedback == nil {
 		return readAdvice(resp, now)
 	}
-	returned := false
-	defer func() {
-		if !returned && resp.Body != nil {
-			resp.Body.Close() // Feedback panics: nobody else will see this body
-		}
-	}()
 	pause, ok := p.Feedback(resp)
-	returned = true
 	status := resp.StatusCode
 	switch {
 	case !ok:

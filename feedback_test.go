@@ -1,7 +1,6 @@
 package pacecar
 
 import (
-	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -319,67 +318,4 @@ func TestAdvicePausesWithoutWait(t *testing.T) {
 	if a := readAdvice(response(429, ""), cameAt); !a.pauses() || a.named {
 		t.Errorf("a 429 without a wait must pause for the caller's backoff: %+v", a)
 	}
-}
-
-// A hook that panics takes the response with it: its body must not be left open.
-func TestFeedbackPanics(t *testing.T) {
-	boom := errors.New("boom")
-	p := Policy{Feedback: func(*http.Response) (time.Duration, bool) { panic(boom) }}
-	resp := response(429, "")
-	spy := &spyBody{Reader: strings.NewReader("")}
-	resp.Body = spy
-	defer func() {
-		if r := recover(); r != boom {
-			t.Errorf("recovered %v, want the hook's own panic", r)
-		}
-		if spy.closed != 1 {
-			t.Errorf("body closed %d times, want once", spy.closed)
-		}
-	}()
-	p.feedback(resp, cameAt)
-}
-
-// FuzzFeedback gives the fields from one on the same two lines, so that each is
-// at times the first to be read. Minimizing what it finds eats the time: run it
-// with -fuzzminimizetime 1x.
-func FuzzFeedback(f *testing.F) {
-	dialects := []func(*http.Response) (time.Duration, bool){
-		nil, GitHub, Discord, OpenAI, Anthropic, Azure, Slack, Reddit,
-	}
-	names := []string{
-		"Retry-After-Ms", "X-Ms-Retry-After-Ms", "Retry-After", "Ratelimit", "Ratelimit-Reset",
-		"X-Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens",
-		"Anthropic-Ratelimit-Requests-Reset", "Date",
-	}
-	for i, value := range []string{
-		"0", "1.5", "-1", "1e3", "NaN", "", "120, 60", "9223372037", "18446744073709551616", "1772366430000",
-		"Fri, 31 Dec 9999 23:59:59 GMT", "Sunday, 06-Nov-94 08:49:37 EST", "2026-03-01T12:00:30Z", "6m0s",
-		`"a";r=0;t=30, "b";r=0;t=9;pk=:YQ==:`, "limit=1, remaining=0, reset=5", `"a\";r=0`,
-	} {
-		f.Add(429, uint(i), uint(0), value, "0", "")
-		f.Add(200, uint(3), uint(0), value, value, "")
-		f.Add(429, uint(i), uint(i), value, "", `{"retry_after": 1.5}`)
-	}
-	f.Add(403, uint(5), uint(1), "", "", "You have exceeded a secondary rate limit")
-	f.Add(429, uint(7), uint(3), "x", "", `{"error": {"code": "insufficient_quota"}}`)
-	f.Fuzz(func(t *testing.T, status int, from, dialect uint, first, second, body string) {
-		resp := response(status, body, "Ratelimit-Remaining: 0", "X-Ratelimit-Remaining: 0")
-		for _, name := range names[from%uint(len(names)):] {
-			resp.Header[name] = []string{first, second}
-		}
-		p := Policy{Feedback: dialects[dialect%uint(len(dialects))]}
-		a := p.feedback(resp, cameAt)
-		if a.named && (a.wait < adviceFloor || a.wait > adviceCeiling) || !a.named && a.wait != 0 {
-			t.Errorf("%+v is out of bounds", a)
-		}
-		if a.permanent && a.pauses() || a.limited && status < 400 || status == 401 && a != (advice{}) {
-			t.Errorf("%+v contradicts itself or status %d", a, status)
-		}
-		if p.Feedback == nil && status == 403 && a != (advice{}) {
-			t.Errorf("a plain 403: %+v", a)
-		}
-		if got, err := io.ReadAll(resp.Body); string(got) != body || err != nil {
-			t.Errorf("the body reads %q, %v; want %q", got, err, body)
-		}
-	})
 }

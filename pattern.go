@@ -120,7 +120,7 @@ func requestHost(req *http.Request) (name, hostPort string) {
 		u.Host = req.Host
 	}
 	name, _ = canonicalHost(u.Hostname())
-	port := u.Port()
+	port := strings.TrimLeft(u.Port(), "0")
 	switch {
 	case port == "", len(port) > len("65535"),
 		port == "80" && req.URL.Scheme == "http",

@@ -140,7 +140,9 @@ type Config struct {
 	Routes Routes
 
 	// Base sends the requests. Nil means [http.DefaultTransport], as it is at
-	// the time of each request.
+	// the time of each request; where that leads back to this Transport, the one
+	// that there was before. What Base sends of its own with a request's context may
+	// take slots of its quota: it should use another.
 	Base http.RoundTripper
 
 	// Retry says which requests are sent again.

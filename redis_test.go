@@ -196,13 +196,14 @@ func (w *watched) watcher() *redis.SentinelClient {
 }
 
 // failOver has the Sentinel notice that the master is gone, and waits until the
-// replica has taken its place.
+// replica has taken its place. That must not have been without a master for ten
+// times as long as the Sentinel waits.
 func (w *watched) failOver() {
 	t := w.replica.t
 	t.Helper()
 	watch := w.watcher()
 	defer watch.Close()
-	if err := watch.Set(context.Background(), watchedName, "down-after-milliseconds", "300").Err(); err != nil {
+	if err := watch.Set(context.Background(), watchedName, "down-after-milliseconds", "2000").Err(); err != nil {
 		t.Fatal(err)
 	}
 	rdb := w.replica.client()

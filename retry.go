@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strconv"
@@ -149,15 +150,20 @@ func (c *call) clear() time.Duration {
 	return max(c.wait, 1)
 }
 
-// bare returns err without the URL that the error of an http.Client in Base
-// would show, query and all.
+// bare returns err without what it may show: the URL, query and all, that the error
+// of an http.Client in Base has, and the line of a header that cannot be read.
 func bare(err error) error {
 	var outer *url.Error
 	for errors.As(err, &outer) {
 		err = outer.Err
 	}
+	if _, ok := errors.AsType[textproto.ProtocolError](err); ok {
+		return errMalformed
+	}
 	return err
 }
+
+var errMalformed = errors.New("malformed response")
 
 // max returns how many attempts may follow the first.
 func (r *Retry) max() int { return max(0, cmp.Or(r.Max, 3)) }

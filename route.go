@@ -20,6 +20,7 @@ type router struct {
 	mux     *http.ServeMux
 	routes  map[string]*route // by the pattern that mux knows
 	inOrder []*route          // the same, sorted by their own
+	names   map[string]bool   // Names that look like hosts without a dot
 	ports   map[string]string // "host:port" of the patterns that name a port, to muxHost
 
 	// alone spares most requests the mux: it has an entry for each muxHost, and
@@ -127,6 +128,7 @@ func newRouter(routes map[string]Policy) (*router, error) {
 	rt := &router{
 		mux:    http.NewServeMux(),
 		routes: make(map[string]*route, len(routes)),
+		names:  make(map[string]bool),
 		ports:  make(map[string]string),
 		alone:  make(map[string]*route),
 	}
@@ -159,6 +161,9 @@ func (rt *router) add(pattern string, policy Policy) error {
 		if err := r.agrees(other); err != nil {
 			return err
 		}
+	}
+	if !strings.Contains(policy.Name, ".") {
+		rt.names[policy.Name] = true
 	}
 	rt.inOrder = append(rt.inOrder, r)
 	rt.routes[r.muxPattern()] = r
@@ -246,6 +251,9 @@ func (rt *router) match(req *http.Request) (r *route, key string) {
 		return nil, ""
 	}
 	key = r.key(hostPort)
+	if r.host == "" && rt.names[key] && r.policy.Load().Name == "" { // the Name of another's quota
+		key += "/"
+	}
 	if split := r.policy.Load().Key; split != nil {
 		if sub := split(req); sub != "" {
 			key += " #" + printable(sub)

@@ -109,6 +109,7 @@ func TestMatch(t *testing.T) {
 			{"GET", "http://localhost/", "localhost/", "localhost"},
 			{"GET", "http://localhost:7070/", "localhost/", "localhost"},
 			{"GET", "http://LOCALHOST.:8080/x", "localhost:8080/", "localhost:8080"},
+			{"GET", "http://localhost:008080/x", "localhost:8080/", "localhost:8080"},
 			{"GET", "http://localhost:9090/x/y", "GET localhost:9090/x/", "GET localhost:9090/x/"},
 			{"POST", "http://localhost:9090/x/y", "localhost/", "localhost"},
 			{"GET", "http://localhost:9090/z", "localhost/", "localhost"},

@@ -3,7 +3,6 @@ package pacecar
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -24,7 +23,7 @@ const maxHeadStart = time.Second
 // A headStart is what a limiter has learnt of how Base sends.
 type headStart struct {
 	told  bool  // Base has told of a connection
-	blind bool  // Base has sent without telling: it gets no head start
+	blind bool  // Base has sent without telling since
 	setup int64 // what it took to set up a connection of late
 }
 
@@ -34,23 +33,9 @@ func (h *headStart) learn(took int64) {
 	h.setup = min(max(took, h.setup-(h.setup-took)/8), maxHeadStart.Microseconds())
 }
 
-// early returns how long before its slot a request enters Base; nil for a call
-// that does not. net/http's transport is known to tell: before its first
-// connection, it gets the most.
-func (h *headStart) early(base http.RoundTripper) int64 {
-	switch _, tells := base.(*http.Transport); {
-	case h.blind || base == nil:
-		return 0
-	case h.told:
-		return h.setup
-	case tells:
-		return maxHeadStart.Microseconds()
-	}
-	return 0
-}
-
-// known is the head start that has been learnt.
-func (h *headStart) known() int64 {
+// early returns how long before its slot a request enters Base: nothing until Base
+// has told of a connection.
+func (h *headStart) early() int64 {
 	if h.blind {
 		return 0
 	}
@@ -78,7 +63,7 @@ type sending struct {
 // begin takes a slot for a request that is about to enter Base, and has d, which
 // is new, follow it.
 func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper, cost int) error {
-	p, err := l.enter(ctx, cost, base)
+	p, err := l.enter(ctx, cost, true)
 	if err != nil {
 		return err
 	}
@@ -86,7 +71,7 @@ func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper,
 	d.ctx.Context = ctx
 	l.mu.Lock()
 	l.out++
-	if l.head.blind {
+	if l.head.blind && p.waiter == nil {
 		d.left = true
 		l.departLocked(ctx, &d.pass, d.entered)
 	}
@@ -95,53 +80,72 @@ func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper,
 }
 
 // trace returns the context with which the request enters Base. It tells a
-// Transport within that there is a slot for host.
-func (d *sending) trace(host string) context.Context {
-	d.ctx.host = host
+// Transport within that t has a slot for host.
+func (d *sending) trace(t *Transport, host string) context.Context {
+	d.ctx.by, d.ctx.slot, d.ctx.host = t, true, host
 	d.hook.GotConn = d.gotConn
 	return httptrace.WithClientTrace(&d.ctx, &d.hook)
 }
 
 // gotConn is called when Base has a connection for the request, and holds it
 // until the request may leave. A second call for one request means that Base
-// sends it again, on a connection that was found dead: that takes another slot.
+// sends it again, on a connection that was found dead; one after Base has returned,
+// that it sends something of its own. Both take another slot.
 func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	d.mu.Lock()
 	d.conns++
-	if d.over && d.err == nil {
-		d.err = errOver
-	}
-	p, left, again, failed := d.pass, d.left, d.conns > 1, d.err
+	p, left, again, over, err := d.pass, d.left, d.conns > 1, d.over, d.err
 	d.mu.Unlock()
 
-	l := d.l
-	l.mu.Lock()
-	l.head.told = true
-	if !info.Reused && !again {
-		l.head.learn(l.now() - d.entered)
+	l, ctx := d.l, d.ctx.Context
+	took := l.now() - d.entered
+	if info.Reused || again || over {
+		took = 0
 	}
-	l.mu.Unlock()
-	err := failed
+	l.connected(took)
 	switch {
-	case failed != nil:
+	case err != nil:
+	case over:
+		p, err = l.wait(context.WithoutCancel(ctx), d.cost)
 	case again:
-		if p, err = l.enter(d.ctx.Context, d.cost, nil); err == nil {
-			l.mu.Lock()
-			l.departLocked(d.ctx.Context, &p, l.now())
-			l.unlock()
-		}
+		p, err = l.wait(ctx, d.cost)
 	default:
-		p, err = l.depart(d.ctx.Context, p, left)
+		p, err = l.depart(ctx, p, left)
 	}
 
 	d.mu.Lock()
-	d.pass, d.left, d.err = p, true, err
+	if !d.over {
+		d.pass, d.left, d.err = p, true, err
+	}
 	d.mu.Unlock()
 	if err != nil { // there is no other way to keep Base from sending it
 		d.ctx.abort()
 		if info.Conn != nil && !d.multiplexed(info.Conn) {
 			_ = info.Conn.Close()
 		}
+	}
+}
+
+// tells reports whether Base, which has told of a connection, always does.
+func (d *sending) tells() bool {
+	_, ok := d.base.(*http.Transport)
+	return ok
+}
+
+// connected takes in that Base has told of a connection, which took so long to set
+// up; 0: not known.
+func (l *Limiter) connected(took int64) {
+	l.mu.Lock()
+	defer l.unlock()
+	h := &l.head
+	if !h.told || h.blind {
+		h.told, h.blind = true, false
+		for w := range l.slotted { // they have a head start now
+			w.nudge()
+		}
+	}
+	if took > 0 {
+		h.learn(took)
 	}
 }
 
@@ -153,10 +157,10 @@ func (l *Limiter) depart(ctx context.Context, p pass, left bool) (pass, error) {
 	var err error
 	switch {
 	case p.waiter != nil:
-		p, err = l.awaitLocked(ctx, p.waiter, nil)
+		p, err = l.awaitLocked(ctx, p.waiter, false)
 	case !p.share && l.tooLateLocked(p.slot, l.now()):
 		l.giveBackLocked(p.slot, p.made)
-		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), nil)
+		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), false)
 	}
 	switch {
 	case err != nil:
@@ -179,7 +183,7 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 	d.l.mu.Unlock()
 	switch {
 	case !told:
-		d.l.untold(d.ctx.Context, p, left, d.entered, err)
+		d.untold(p, left, err)
 	case err != nil && refusal == nil && closedUnused(err):
 		// The connection died in the hold. After any other error, a failed dial
 		// too, the request may have been written to a connection before.
@@ -188,26 +192,29 @@ func (d *sending) done(resp *http.Response, err error) (*http.Response, error) {
 		d.l.unlock()
 	}
 	if err != nil && refusal != nil {
-		return nil, refusal
+		return resp, refusal
 	}
 	return resp, err
 }
 
-// untold takes in that Base is done with a request and has told of no
-// connection: it had none, or it never tells.
-func (l *Limiter) untold(ctx context.Context, p pass, left bool, entered int64, err error) {
+// untold takes in that Base is done with the request and has told of no
+// connection: it had none, or it does not tell.
+func (d *sending) untold(p pass, left bool, err error) {
+	l := d.l
 	l.mu.Lock()
 	defer l.unlock()
-	if err != nil && (l.head.told || unsent(err)) && !l.head.blind { // it did not leave
+	if err != nil && !left && (unsent(err) || l.head.told && d.tells()) { // it did not leave
 		l.unpassLocked(p)
 		return
 	}
-	l.head.blind = true
+	if err == nil || !l.head.told { // after an error, one that has told may have had none
+		l.head.blind = true
+	}
 	if p.waiter != nil {
-		p = l.leaveLocked(p.waiter, entered)
+		p = l.leaveLocked(p.waiter, d.entered)
 	}
 	if !left {
-		l.departLocked(ctx, &p, entered)
+		l.departLocked(d.ctx.Context, &p, d.entered)
 	}
 }
 
@@ -237,15 +244,15 @@ func (d *sending) cancel() {
 	}
 }
 
-// errOver keeps what Base goes on with after it has returned from being sent.
-var errOver = errors.New("pacecar: Base has returned already")
-
-// A sendContext is a request's context that can end on its own, without what a
-// derived context costs: one that is cancelled for good would cut off the
-// response's body, and one that is not would stay with its parent.
+// A sendContext is the context of a request that a Transport has sent on. It can
+// end on its own, without what a derived context costs: one that is cancelled for
+// good would cut off the response's body, and one that is not would stay with its
+// parent.
 type sendContext struct {
 	context.Context
-	host    string // for which there is a slot
+	by      *Transport
+	slot    bool   // there is one
+	host    string // of the request
 	aborted atomic.Bool
 }
 
@@ -273,23 +280,22 @@ func (c *sendContext) Err() error {
 }
 
 func (c *sendContext) Value(key any) any {
-	if key == (slotKey{}) {
-		return c.host
+	if key == (sentKey{}) {
+		return c
 	}
 	return c.Context.Value(key)
 }
 
-// slotKey is the context key under which an attempt carries the host for which
-// it has a slot.
-type slotKey struct{}
+// sentKey is the context key of the innermost sendContext.
+type sentKey struct{}
 
-// multiplexed reports whether a connection carries other requests too, or may:
-// HTTP/2 looks at the context before it sends, and must not lose its
-// connection. In clear text, only net/http's transport says that it is not HTTP/2.
+// multiplexed reports whether a connection carries other requests too: HTTP/2
+// looks at the context before it sends, and must not lose its connection. In clear
+// text it is taken for HTTP/1, which does not, where it is not sure.
 func (d *sending) multiplexed(conn any) bool {
 	if c, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		return c.ConnectionState().NegotiatedProtocol == "h2"
 	}
 	t, ok := d.base.(*http.Transport)
-	return !ok || t.Protocols != nil && t.Protocols.UnencryptedHTTP2()
+	return ok && t.Protocols != nil && t.Protocols.UnencryptedHTTP2() && !t.Protocols.HTTP1()
 }

@@ -333,6 +333,152 @@ func TestPauseInTheHold(t *testing.T) {
 	})
 }
 
+// TestRefusedInTheHold: what is refused after it has its connection is not sent,
+// whether Base is net/http's transport, speaks HTTP/2 in clear text too, or wraps it.
+func TestRefusedInTheHold(t *testing.T) {
+	both := func(tr *http.Transport) {
+		tr.Protocols = new(http.Protocols)
+		tr.Protocols.SetHTTP1(true)
+		tr.Protocols.SetUnencryptedHTTP2(true)
+	}
+	for name, c := range map[string]struct {
+		change func(*http.Transport)
+		wrap   bool
+	}{"bare": {}, "both protocols": {change: both}, "wrapped": {wrap: true}} {
+		bubble(t, func(t *testing.T) {
+			seen := newTrace()
+			s := servePipes(t, 500*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.add(0, 1) }))
+			var base http.RoundTripper = s.base(t, c.change)
+			if c.wrap {
+				base = roundTripFunc(base.RoundTrip)
+			}
+			m := newMini()
+			tr := mustTransport(t, Config{
+				Redis: dialMini(t, m), Base: base, Retry: Retry{Max: -1},
+				Routes: Routes{"/": {Rates: MustRates("1/s"), MaxWait: 2 * time.Second}},
+			})
+			other := mustLimiter(t, dialMini(t, m), "upstream.example", Policy{Rates: MustRates("1/s")})
+			if err := get(t.Context(), tr); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error)
+			go func() { done <- get(t.Context(), tr) }()
+			time.Sleep(900*time.Millisecond - time.Since(seen.start))
+			other.pauseFor(10*time.Second, 0, "test")
+			if err := <-done; !errors.Is(err, ErrWaitTooLong) {
+				t.Errorf("%s: %v", name, err)
+			}
+			synctest.Wait()
+			if n := seen.len(); n != 1 {
+				t.Errorf("%s: %d were sent", name, n)
+			}
+			s.server.Close()
+		})
+	}
+}
+
+// TestFirstConnectionFails: what becomes of the first request says nothing of
+// Base: connections that come later have their head start.
+func TestFirstConnectionFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := servePipes(t, 300*time.Millisecond, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		base := s.base(t, func(tr *http.Transport) { tr.DisableKeepAlives = true })
+		tr := mustTransport(t, Config{Base: base, Routes: Routes{"/": {Rates: MustRates("2/s")}}, Retry: Retry{Max: -1}})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := get(ctx, tr); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		for range 3 {
+			if err := get(t.Context(), tr); err != nil {
+				t.Error(err)
+			}
+		}
+		if s := tr.Stats()["upstream.example"]; s.HeadStart < 200*time.Millisecond {
+			t.Errorf("%+v", s)
+		}
+		s.server.Close()
+	})
+}
+
+// TestMixedBases: no more than the quota leaves, whatever Base tells and whatever
+// comes of it.
+func TestMixedBases(t *testing.T) {
+	registered := func(rt http.RoundTripper) http.RoundTripper {
+		tr := &http.Transport{}
+		tr.RegisterProtocol("http", rt)
+		return tr
+	}
+	for name, c := range map[string]struct {
+		base  func(http.RoundTripper) http.RoundTripper
+		tells int // every so many requests; 0: none
+		fails bool
+	}{
+		"net/http, of another protocol":            {base: registered},
+		"net/http, of another protocol, and fails": {base: registered, fails: true},
+		"tells at first, and fails":                {tells: 1000, fails: true},
+		"tells now and then":                       {tells: 7},
+		"tells now and then, and fails":            {tells: 7, fails: true},
+	} {
+		bubble(t, func(t *testing.T) {
+			seen := newTrace()
+			var base http.RoundTripper = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				if c.tells > 0 && seen.len()%c.tells == 0 {
+					httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Reused: true})
+				}
+				seen.add(0, 1)
+				time.Sleep(200 * time.Millisecond)
+				if c.fails {
+					return nil, io.ErrUnexpectedEOF
+				}
+				return response(200, ""), nil
+			})
+			if c.base != nil {
+				base = c.base(base)
+			}
+			tr := mustTransport(t, Config{Redis: dialMini(t, newMini()), Base: base, Routes: Routes{"/": {Rates: MustRates("10/s")}}, Retry: Retry{Max: -1}})
+			var wg sync.WaitGroup
+			for range 50 {
+				wg.Go(func() {
+					if err := get(t.Context(), tr); (err != nil) != c.fails {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+			wg.Wait()
+			seen.check(t, MustRates("10/s"))
+		})
+	}
+}
+
+// TestBaseGoesOn: what Base sends after it has returned takes a slot of its own.
+func TestBaseGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		seen := newTrace()
+		var wg sync.WaitGroup
+		tr := mustTransport(t, Config{Routes: Routes{"/": {Rates: MustRates("4/s")}}, Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
+			send := func(after time.Duration) {
+				time.Sleep(after)
+				httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Reused: true})
+				seen.add(0, 1)
+			}
+			send(0)
+			wg.Go(func() { send(10 * time.Millisecond) }) // the slower of two
+			return response(429, "", "Retry-After: 1"), nil
+		}), Retry: Retry{Max: -1}})
+		for range 6 {
+			if err := get(t.Context(), tr); err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+		seen.check(t, MustRates("4/s"))
+		if n := seen.len(); n != 12 {
+			t.Errorf("%d were sent", n)
+		}
+	})
+}
+
 // A roundTripFunc is a Base that is a function.
 type roundTripFunc func(*http.Request) (*http.Response, error)
 

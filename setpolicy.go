@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A quota's rates can change while it is in use: in one process, by SetPolicy,
@@ -63,7 +64,7 @@ func (ls *limiters) set(rt *router, r *route, policy Policy) {
 	}()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	var labels []string // of their limiters
+	var labels, names []string // of their limiters
 	for _, other := range rt.routes {
 		if other != r && !r.together(other) {
 			continue
@@ -74,9 +75,13 @@ func (ls *limiters) set(rt *router, r *route, policy Policy) {
 		}
 		other.policy.Store(&p)
 		labels = append(labels, other.label())
+		if p.Name != "" { // it may have been used under another route's label first
+			names = append(names, p.Name)
+		}
 	}
-	for _, l := range ls.all() {
-		if slices.Contains(labels, l.route) {
+	for key, l := range ls.all() {
+		name, _, _ := strings.Cut(key, " #")
+		if slices.Contains(labels, l.route) || slices.Contains(names, name) {
 			l.mu.Lock()
 			l.setPolicyLocked(policy)
 			l.mu.Unlock()

@@ -291,6 +291,32 @@ func TestSetPolicy(t *testing.T) {
 	})
 }
 
+// TestSetPolicyOfANameUsedBefore: a quota changes also if a request to the host
+// that its Name is came first, under the route of all hosts.
+func TestSetPolicyOfANameUsedBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("100/s")}
+		named := p
+		named.Name = "b.example"
+		x := transportOf(t, Config{Base: &upstream{}, Routes: Routes{"a.example/": named, "/": p}})
+		send := func(url string) {
+			if _, err := x.RoundTrip(getURL(t.Context(), url)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send("http://b.example/")
+		named.Rates = MustRates("3/s")
+		if err := x.SetPolicy("a.example/", named); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for range 6 {
+			send("http://a.example/")
+		}
+		between(t, "6 at 3/s", time.Since(began), time.Second, 3*time.Second)
+	})
+}
+
 // TestSetPolicyLower: who waits for more slots than there are any more is
 // refused, and lower rates hold for all that is not booked.
 func TestSetPolicyLower(t *testing.T) {

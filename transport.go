@@ -24,7 +24,7 @@ import (
 // returned whatever its status, also when all retries are used up. A request
 // whose context ends while it waits returns at once; http.Client.Timeout and a
 // context's deadline cover the waits for slots and all attempts, so leave room
-// for them.
+// for them. Request.Cancel, which is deprecated, does not end a wait for a slot.
 //
 // When a connection that was kept alive turns out to be dead, net/http may send
 // a request again on its own, below this Transport. That takes a slot of its own
@@ -39,7 +39,8 @@ type Transport struct {
 	router   *router
 	limiters limiters
 	retrier  *retryablehttp.Client
-	warned   atomic.Bool // of a request that matches no route
+	warned   atomic.Bool       // of a request that matches no route
+	fallback http.RoundTripper // the default one when it was made
 }
 
 // New returns a Transport. It checks the configuration, and names the field
@@ -53,7 +54,7 @@ func New(c Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{config: c, listeners: listeners{c.Observe, c.Logger}, router: router}
+	t := &Transport{config: c, listeners: listeners{c.Observe, c.Logger}, router: router, fallback: http.DefaultTransport}
 	t.limiters.config = &t.config
 	t.retrier = newRetrier(&t.config.Retry)
 	return t, nil
@@ -62,18 +63,29 @@ func New(c Config) (*Transport, error) {
 // RoundTrip implements [http.RoundTripper]. A refusal is an *[Error]; a context
 // that had ended before is answered with its plain error.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if nested(req) {
+	switch c := above(req); {
+	case c == nil:
+	case c.by == t && t.config.Base == nil:
+		return t.fallback.RoundTrip(req) // http.DefaultTransport leads back here
+	case c.slot:
 		return t.base().RoundTrip(req)
 	}
 	route, key := t.router.match(req)
 	if route == nil {
 		t.unrouted(req)
-		return t.base().RoundTrip(req)
+		return t.pass(req)
 	}
 	c := call{t: t, req: req, route: route, policy: route.policy.Load(), key: key}
+	returned := false
+	defer func() {
+		if !returned { // a function of the policy's or of Retry panics: nobody else will see this body
+			closeResponse(c.resp)
+		}
+	}()
 	if c.attempt(); c.repeats() {
 		c.loop()
 	}
+	returned = true
 	return c.outcome()
 }
 
@@ -85,6 +97,21 @@ func (t *Transport) unrouted(req *http.Request) {
 		t.logger.WarnContext(req.Context(), "pacecar: the first request that matches no route, and is not limited",
 			slog.String("method", req.Method), slog.String("host", req.URL.Host))
 	}
+}
+
+// pass sends a request that is not limited.
+func (t *Transport) pass(req *http.Request) (*http.Response, error) {
+	base := t.base()
+	if _, plain := base.(*http.Transport); plain || t.config.Base != nil || req.URL == nil {
+		return base.RoundTrip(req)
+	}
+	// http.DefaultTransport may lead back here.
+	ctx := &sendContext{Context: req.Context(), host: req.URL.Host, by: t}
+	resp, err := base.RoundTrip(req.WithContext(ctx))
+	if resp != nil {
+		resp.Request = req
+	}
+	return resp, err
 }
 
 // A call is one RoundTrip: its attempts, and what became of the last one.
@@ -115,7 +142,7 @@ func (c *call) attempt() {
 		return
 	}
 	defer d.cancel() // nothing to do, unless something fails or panics
-	req := c.req.WithContext(d.trace(c.req.URL.Host))
+	req := c.req.WithContext(d.trace(c.t, c.req.URL.Host))
 	if c.sent > 1 && hasBody(c.req) {
 		// As late as can be: some give the same reader again, rewound, and the
 		// last attempt may have gone on reading for a while.
@@ -217,10 +244,14 @@ func refuse429(req *http.Request, refusal *Error) *http.Response {
 	}
 }
 
-// nested reports whether a Transport above has taken a slot for this request.
-func nested(req *http.Request) bool {
-	host, ok := req.Context().Value(slotKey{}).(string)
-	return ok && req.URL != nil && host == req.URL.Host
+// above returns what a Transport above this one has sent the request with; nil:
+// there is none.
+func above(req *http.Request) *sendContext {
+	c, ok := req.Context().Value(sentKey{}).(*sendContext)
+	if ok && req.URL != nil && c.host == req.URL.Host {
+		return c
+	}
+	return nil
 }
 
 // hasBody reports whether there is a body to be sent.
@@ -242,8 +273,11 @@ func closeResponse(resp *http.Response) {
 
 // base returns what sends the requests.
 func (t *Transport) base() http.RoundTripper {
-	if t.config.Base != nil {
+	switch {
+	case t.config.Base != nil:
 		return t.config.Base
+	case http.DefaultTransport == http.RoundTripper(t):
+		return t.fallback
 	}
 	return http.DefaultTransport
 }

@@ -248,6 +248,71 @@ func TestNested(t *testing.T) {
 	})
 }
 
+// TestDefaultTransport: where http.DefaultTransport leads back to the Transport,
+// the one that was there before sends, for requests with a route and without. A
+// Transport on the way that has a route where the outer has none takes a slot.
+func TestDefaultTransport(t *testing.T) {
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	u := &upstream{}
+	http.DefaultTransport = u
+	x := transportOf(t, Config{Routes: Routes{"api.example/": {Rates: MustRates("100/s")}}})
+	inner := transportOf(t, Config{Routes: Routes{"free.example/": {Rates: MustRates("100/s")}}})
+	sent := 0
+	for name, def := range map[string]http.RoundTripper{
+		"itself":            x,
+		"around it":         roundTripFunc(func(r *http.Request) (*http.Response, error) { return x.RoundTrip(r.Clone(r.Context())) }),
+		"around it, slower": roundTripFunc(func(r *http.Request) (*http.Response, error) { time.Sleep(time.Millisecond); return x.RoundTrip(r) }),
+		"another":           inner,
+	} {
+		http.DefaultTransport = def
+		for _, url := range []string{"http://api.example/", "http://free.example/"} {
+			sent++
+			req := getURL(t.Context(), url)
+			if def == http.RoundTripper(inner) {
+				inner.config.Base = u
+			}
+			resp, err := x.RoundTrip(req)
+			if err != nil || u.count() != sent || resp.Request != req {
+				t.Fatalf("%s, %s: %v, %d sent of %d", name, url, err, u.count(), sent)
+			}
+		}
+	}
+	if n, m := x.Stats()["api.example"].Sent, inner.Stats()["free.example"].Sent; n != 4 || m != 1 {
+		t.Errorf("%d slots of 4, and %d of 1 of the inner one", n, m)
+	}
+}
+
+// TestPanics: what a function of the caller's panics with comes through, and no
+// body is left open.
+func TestPanics(t *testing.T) {
+	boom := errors.New("boom")
+	for name, c := range map[string]Config{
+		"Feedback": {Routes: Routes{"/": {Rates: MustRates("9/s"), Feedback: func(*http.Response) (time.Duration, bool) { panic(boom) }}}},
+		"Check":    {Retry: Retry{Check: func(*http.Request, *http.Response, error) (bool, bool) { panic(boom) }}},
+		"Observe": {Observe: func(_ context.Context, e Event) {
+			if e.Kind == EventRetry {
+				panic(boom)
+			}
+		}},
+	} {
+		bubble(t, func(t *testing.T) {
+			spy := &spyBody{Reader: strings.NewReader("")}
+			c.Base = roundTripFunc(func(*http.Request) (*http.Response, error) {
+				resp := response(500, "")
+				resp.Body = spy
+				return resp, nil
+			})
+			defer func() {
+				if r := recover(); r != boom || spy.closed == 0 {
+					t.Errorf("%s: recovered %v, and the body was closed %d times", name, r, spy.closed)
+				}
+			}()
+			_, _ = transportOf(t, c).RoundTrip(getURL(t.Context(), "http://api.example/"))
+		})
+	}
+}
+
 // TestRefuse429: a refusal that time can lift is a response; one for cost, and
 // a context's end, are errors as ever.
 func TestRefuse429(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/http"
 	"time"
 )
 
@@ -97,14 +96,18 @@ func (p *pass) tier() Tier {
 // untilNews is the wait of who cannot know when it may leave.
 const untilNews = -1
 
-// awaitLocked waits for w's turn, or for its head start; then the pass holds on
-// to w. It gives mu up meanwhile.
-func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, base http.RoundTripper) (pass, error) {
+// awaitLocked waits for w's turn or, if it may be early, for its head start; then
+// the pass holds on to w. It gives mu up meanwhile.
+func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, early bool) (pass, error) {
 	l.stats.Waiting++
 	defer func() { l.stats.Waiting-- }()
 	var timer *time.Timer // made when there is something to wait for
 	for {
-		p, wait, err := l.stepLocked(w, l.head.early(base))
+		start := int64(0)
+		if early {
+			start = l.head.early()
+		}
+		p, wait, err := l.stepLocked(w, start)
 		if err != nil {
 			return p, l.refusedLocked(ctx, err)
 		}
