@@ -53,19 +53,30 @@ func (g *slotLog) remove(gone map[int64]int64) (cut int64) {
 	return cut
 }
 
-// remove takes slots out of every log. What has left a window stays: it may be
-// what the log starts from.
+// remove takes slots out of every log.
 func (l *ledger) remove(gone []span) {
 	for i := range l.logs {
-		g := &l.logs[i]
-		there := make(map[int64]int64, len(gone))
-		for _, s := range gone {
-			if at := g.rounded(s.slot); at+g.window > l.key {
-				there[at] += s.units
-			}
-		}
-		g.remove(there)
+		l.logs[i].removeSlots(gone, l.key)
 	}
+}
+
+// removeSlots takes slots out of the log. What has left the window stays: it may
+// be what the log starts from.
+func (g *slotLog) removeSlots(gone []span, key int64) {
+	there := make(map[int64]int64, len(gone))
+	for _, s := range gone {
+		if at := g.rounded(s.slot); at+g.window > key {
+			there[at] += s.units
+		}
+	}
+	g.remove(there)
+}
+
+// forget takes the free slots out of the logs: nobody has them, and nobody gets
+// them.
+func (l *ledger) forget() {
+	l.remove(l.spares)
+	l.spares = nil
 }
 
 // offer puts a slot up for a new owner.
@@ -110,8 +121,8 @@ func (l *ledger) restore(p *past) {
 // charge records what was used without asking, where it is still in a window.
 // What was free for others before is so no more.
 func (l *ledger) charge(used []span) {
-	l.drop(l.spares)
-	l.spares = nil
+	l.change()
+	l.forget()
 	for _, u := range used {
 		l.serial += u.units
 		for i := range l.logs {
@@ -167,6 +178,14 @@ func (l *ledger) giveBack(back []span) {
 		}
 	}
 	l.remove(passed)
+	for range min(len(l.spares), 256) { // nobody is behind them any more
+		last := len(l.spares) - 1
+		if l.booked(l.spares[last].slot) {
+			break
+		}
+		l.remove(l.spares[last:])
+		l.spares = l.spares[:last]
+	}
 }
 
 // late moves bookings to when they were used, or, if others are booked behind
@@ -194,7 +213,7 @@ func (l *ledger) late(lates []lateness) {
 			if found > 0 {
 				g.append(min(d.left-l.offset, l.key), found)
 			}
-			missing = missing || found == 0
+			missing = missing || found < d.units
 		}
 	}
 	if missing { // it was logged at a later time than its own: where, is not known

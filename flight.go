@@ -93,7 +93,9 @@ func (l *Limiter) fly(f *flight) {
 func (l *Limiter) unsendLocked(f *flight) {
 	q := &f.query
 	l.outage.sent = slices.Concat(f.owed, l.outage.sent)
-	l.late = slices.Concat(q.late, l.late)
+	if q.generation == l.generation() {
+		l.late = slices.Concat(q.late, l.late)
+	}
 	if f.pause.until > l.pause.until {
 		l.pause = f.pause
 	}
@@ -119,9 +121,8 @@ func (l *Limiter) giveUp(f *flight, err error) {
 
 // returnLocked gives back what a reply brings after its flight was given up.
 func (l *Limiter) returnLocked(f *flight, a *answer) {
-	if q := &f.query; (a.stale || a.from != "") && q.generation == l.generation() { // nothing was done
-		l.back = slices.Concat(q.back, l.back)
-		l.outage.dropped = slices.Concat(q.drop, l.outage.dropped)
+	if a.stale || a.from != "" { // nothing was done
+		l.unreturnLocked(f)
 	}
 	news := a.generation > l.generation() // of a state that is news still
 	if news {
@@ -135,6 +136,14 @@ func (l *Limiter) returnLocked(f *flight, a *answer) {
 	if news { // it may have ended an outage, and what was sent must be charged soon
 		l.flyLocked()
 		l.beatLocked()
+	}
+}
+
+// unreturnLocked takes back the slots that f was to give back, and has not.
+func (l *Limiter) unreturnLocked(f *flight) {
+	if q := &f.query; q.generation == l.generation() {
+		l.back = slices.Concat(q.back, l.back)
+		l.outage.dropped = slices.Concat(q.drop, l.outage.dropped)
 	}
 }
 

@@ -1,7 +1,6 @@
 package pacecar
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -87,19 +86,41 @@ func newLedger(bounds []bound) ledger {
 // rebind puts other rates in force. A log that was not takes over all that was
 // booked since it was, which is the end of the longest one that is; what is older
 // than that one's window counts at its beginning. A log that is new has what the
-// longest one holds of its window.
+// longest one holds of its window. No slot is later than the tail of those that
+// are in force, whatever a log says.
 func (l *ledger) rebind(bounds []bound) {
-	source := slices.MaxFunc(l.logs, func(a, b slotLog) int { return cmp.Compare(a.window, b.window) })
-	start := int64(0) // of what source holds
-	if len(source.entries) > 0 && source.entries[0].at+source.window <= l.key {
-		start = source.entries[0].upto
+	if l.generation == 0 { // nothing was booked
+		l.logs = newLedger(bounds).logs
+		return
 	}
-	before := l.logs
+	before, from := l.logs, 0
+	tail := max(l.tail(), l.key) // what was charged may not be in all logs
+	for i := range before {
+		if before[i].window > before[from].window {
+			from = i
+		}
+	}
+	window, limit := before[from].window, before[from].limit
+	l.dirty = true
+	for i := range before {
+		g := &before[i]
+		if j := slices.IndexFunc(bounds, func(b bound) bool { return b.name == g.name }); j >= 0 {
+			g.bound = bounds[j]
+			g.removeSlots(l.spares, l.key)
+		}
+	}
+	l.spares = nil                          // they fit the rates before
+	source, start := before[from], int64(0) // of what source holds
+	if len(source.entries) > 0 {
+		start = source.entries[0].upto
+		if source.entries[0].at+window > l.key {
+			start = max(0, start-limit)
+		}
+	}
 	l.logs = make([]slotLog, len(bounds))
 	for i, b := range bounds {
 		if j := slices.IndexFunc(before, func(g slotLog) bool { return g.name == b.name }); j >= 0 {
 			l.logs[i] = before[j]
-			l.logs[i].bound = b
 			continue
 		}
 		g, missed := slotLog{bound: b}, source.n-start
@@ -107,7 +128,7 @@ func (l *ledger) rebind(bounds []bound) {
 			g, missed = old.slotLog, l.serial-old.serial
 			g.bound = b
 		}
-		g.catchUp(source.entries, missed)
+		g.catchUp(source.entries, missed, tail)
 		l.logs[i] = g
 	}
 	if l.idle == nil {
@@ -116,11 +137,17 @@ func (l *ledger) rebind(bounds []bound) {
 	for _, g := range before {
 		l.idle[g.name] = idleLog{g, l.serial}
 	}
-	l.spares = nil // they fit the rates before
 }
 
-// catchUp appends as many slots as were missed, from the end of another log.
-func (g *slotLog) catchUp(entries []entry, missed int64) {
+// catchUp appends as many slots as were missed, from the end of another log. None
+// is later than tail; what g says is later was given back since.
+func (g *slotLog) catchUp(entries []entry, missed, tail int64) {
+	g.entries = slices.Clone(g.entries)
+	if g.last > tail {
+		g.entries = slices.DeleteFunc(g.entries, func(e entry) bool { return e.at >= tail })
+		g.entries = append(g.entries, entry{tail, g.n})
+		g.last = tail
+	}
 	var parts []span
 	for i := len(entries) - 1; i >= 0 && missed > 0; i-- {
 		units := missed
@@ -130,13 +157,18 @@ func (g *slotLog) catchUp(entries []entry, missed int64) {
 		parts = append(parts, span{entries[i].at, units})
 		missed -= units
 	}
-	g.entries = slices.Clone(g.entries)
 	for _, p := range slices.Backward(parts) {
-		g.append(p.slot, p.units)
+		g.append(min(tail, p.slot), p.units)
 	}
 }
 
 func (l *ledger) exchange(now int64, q *query) *answer {
+	l.begin(now)
+	return l.do(q)
+}
+
+// begin begins an exchange.
+func (l *ledger) begin(now int64) {
 	if l.until > 0 && now >= l.until { // Redis would have expired it
 		*l = ledger{logs: l.logs}
 		l.wipe()
@@ -145,11 +177,15 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 	if now < l.seen { // the clock went back: the key's clock must not
 		back := l.seen - now
 		l.offset, l.resume = l.offset-back, l.resume-back
-		l.spares = nil // they may be taken for slots to come, and may have been before
-		l.dirty = true
+		l.change()
+		l.tick()
+		l.forget() // they may be taken for slots to come, and may have been before
 	}
 	l.tick()
+}
 
+// do does what q says.
+func (l *ledger) do(q *query) *answer {
 	if q.write {
 		l.change()
 	}
@@ -178,6 +214,7 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 	if q.reset {
 		l.change()
 		l.wipe()
+		l.idle = nil
 	}
 	if len(q.asks) > 0 {
 		l.reserve(q.heard, q.asks)
@@ -189,7 +226,7 @@ func (l *ledger) exchange(now int64, q *query) *answer {
 func (l *ledger) tick() { l.key = max(l.now, l.resume) - l.offset }
 
 func (l *ledger) wipe() {
-	l.spares, l.turn, l.idle = nil, 0, nil
+	l.spares, l.turn = nil, 0
 	for i := range l.logs {
 		l.logs[i] = slotLog{bound: l.logs[i].bound}
 	}
@@ -211,6 +248,15 @@ func (g *slotLog) append(at, units int64) {
 		return
 	}
 	g.entries = append(g.entries, entry{g.last, g.n})
+}
+
+// tail is a time after which no slot is booked.
+func (l *ledger) tail() int64 {
+	tail := int64(1) << 62
+	for i := range l.logs {
+		tail = min(tail, l.logs[i].last)
+	}
+	return tail
 }
 
 // sweep drops what has left the window but for the last such entry, and
@@ -327,7 +373,7 @@ func (l *ledger) reserve(heard int64, asks []ask) {
 func (l *ledger) grantBackground(a ask) {
 	pace := 0.0
 	for _, g := range l.logs {
-		pace = max(pace, float64(a.cost*g.window)/float64(g.limit-a.keep))
+		pace = max(pace, float64(a.cost)*float64(g.window)/float64(g.limit-a.keep))
 	}
 	pace = math.Floor(pace * 65 / 64) // so that what comes a little late does not make the next too soon
 	for a.count > 0 {
@@ -388,11 +434,10 @@ func (l *ledger) answer() *answer {
 	a := l.out
 	a.now, a.offset, a.resume = l.now, l.offset, l.resume
 	a.serial, a.generation, a.origin, a.restored = l.serial, l.generation, l.origin, l.restored
-	a.tail = int64(1) << 62
+	a.tail = l.tail()
 	latest, window := l.key, int64(0)
 	for i := range l.logs {
 		g := &l.logs[i]
-		a.tail = min(a.tail, g.last)
 		a.free = append(a.free, g.sweep(l.key, 4+2*len(a.runs), l.dirty))
 		latest, window = max(latest, g.last), max(window, g.window)
 	}

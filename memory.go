@@ -30,7 +30,13 @@ const memoryGrains = 64
 
 // learn remembers an answer that brought so many units to this process.
 func (m *memory) learn(a *answer, units int64) {
-	at := max(a.tail, a.key()) // a booking made without a wait may be behind the clock by now
+	at := max(a.tail, a.key())                                     // a booking made without a wait may be behind the clock by now
+	for k := len(m.pairs) - 1; k >= 0 && m.pairs[k].at > at; k-- { // given back since
+		m.pairs = m.pairs[:k]
+	}
+	for i := range m.own {
+		m.own[i].at = min(m.own[i].at, at)
+	}
 	if k := len(m.pairs); k > 0 && m.pairs[k-1].at/m.grain == at/m.grain {
 		m.pairs[k-1] = entry{at, a.serial}
 	} else if k == 0 || m.pairs[k-1].upto < a.serial {
@@ -284,7 +290,7 @@ func (l *Limiter) againLocked(covered int64) (again []*waiter) {
 	}
 	slices.SortFunc(again, func(a, b *waiter) int { return bySlot(a.slot, b.slot) })
 	for _, w := range again {
-		w.state, w.share = queued, span{}
+		w.state, w.share, w.looked = queued, span{}, false
 		w.nudge()
 	}
 	l.requeueLocked(again)

@@ -170,6 +170,62 @@ func TestWhoRestoresFirstWins(t *testing.T) {
 	})
 }
 
+// TestLossAfterALineWasGivenUp: what is restored has no line that is gone.
+func TestLossAfterALineWasGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("3/s")}
+		redis := newStandIn(&p, time.Millisecond)
+		l := redis.limiter(t, p)
+		giveUp(t, l, 1000)
+		burst(t, l, 3)
+		time.Sleep(2 * time.Second)
+		redis.flush()
+		between(t, "after the loss", burst(t, l, 3), 0, 3*time.Second)
+	})
+}
+
+// TestLookerOfALostState: who asked for the clock, books again because its slot
+// was lost, and meets an outage, is not forgotten.
+func TestLookerOfALostState(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("10/s"), Outage: FailOpen, Replicas: 2}
+		redis := newStandIn(&p, 20*time.Millisecond)
+		other, l := redis.limiter(t, p), redis.limiter(t, p)
+		burst(t, other, 10)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- l.Wait(ctx) }()
+		var w *waiter
+		until := func(what func() bool) {
+			for is := false; !is; time.Sleep(time.Millisecond) {
+				l.mu.Lock()
+				for v := range l.slotted {
+					w = v
+				}
+				is = what()
+				l.mu.Unlock()
+			}
+		}
+		until(func() bool { return w != nil && w.looked })
+		redis.flush()
+		redis.change(func() { // another has told what it knew
+			redis.book.exchange(time.Now().UnixMicro(), &query{asks: []ask{{count: 3, cost: 1, longest: -1}}})
+		})
+		until(func() bool { return w.state == queued })
+		redis.kill()
+		until(func() bool { return l.outage.away })
+		redis.restart(false)
+		var wg sync.WaitGroup
+		greedy(ctx, &wg, other, newTrace(), 0, 20)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // TestLastWritesLost: a failover to a replica that had not heard of the last
 // bookings costs at most those.
 func TestLastWritesLost(t *testing.T) {

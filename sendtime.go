@@ -220,8 +220,11 @@ func (d *sending) untold(p pass, left bool, err error) {
 
 // unpassLocked gives back the slot of a pass that nobody left with.
 func (l *Limiter) unpassLocked(p pass) {
-	if p.waiter != nil {
-		l.dropLocked(p.waiter)
+	if w := p.waiter; w != nil {
+		if w.state == holding || w.state == sharing { // else it books again, after a loss say
+			l.dropLocked(w)
+		}
+		w.state = gone
 	} else if !p.share {
 		l.giveBackLocked(p.slot, p.made)
 	}

@@ -401,6 +401,31 @@ func TestFirstConnectionFails(t *testing.T) {
 	})
 }
 
+// TestDialFailsWhileBookingAgain: a request in Base whose slot was lost, and that
+// cannot be sent, leaves nothing behind.
+func TestDialFailsWhileBookingAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := Policy{Rates: MustRates("1/10s")}
+		l := newStandIn(&p, time.Millisecond).limiter(t, p)
+		burst(t, l, 1)
+		l.connected(micros(maxHeadStart))
+		var d sending
+		if err := l.begin(t.Context(), &d, &http.Transport{}, 1); err != nil {
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		l.againLocked(0)
+		l.unlock()
+		if _, err := d.done(nil, errDial); err != errDial {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if s := l.Stats(); !s.NextSlot.IsZero() || !l.retire() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestMixedBases: no more than the quota leaves, whatever Base tells and whatever
 // comes of it.
 func TestMixedBases(t *testing.T) {

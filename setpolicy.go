@@ -101,8 +101,7 @@ func (l *Limiter) setPolicyLocked(policy Policy) {
 // undoneLocked takes back all of f, of which nothing was done.
 func (l *Limiter) undoneLocked(f *flight) {
 	l.unsendLocked(f)
-	l.back = slices.Concat(f.query.back, l.back)
-	l.outage.dropped = slices.Concat(f.query.drop, l.outage.dropped)
+	l.unreturnLocked(f)
 	l.requeueLocked(f.aboard)
 	if f.query.here {
 		l.here = 0

@@ -809,6 +809,119 @@ func TestRatesAtRandom(t *testing.T) {
 	}
 }
 
+// giveUp has n wait in line, all of whom are cancelled at once, in any order.
+func giveUp(t *testing.T, l *Limiter, n int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for range n {
+		go func() { _ = l.Wait(ctx) }()
+	}
+	time.Sleep(1500 * time.Millisecond)
+	cancel()
+	time.Sleep(2 * time.Second)
+}
+
+// TestRatesAfterALineWasGivenUp: other rates do not wait for a line that is gone,
+// whether they have the same period or another.
+func TestRatesAfterALineWasGivenUp(t *testing.T) {
+	for _, rates := range []string{"30/s", "30/2s", "3/s, 1000/h"} {
+		windows(t, func(t *testing.T, connect func() redis.Scripter) {
+			l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("3/s")})
+			giveUp(t, l, 1000)
+			l.setPolicy(Policy{Rates: MustRates(rates)})
+			between(t, rates, burst(t, l, 3), 0, 3*time.Second)
+		})
+	}
+}
+
+// TestCoarseTimesStay: a log of rounded times hands none on that are later than
+// any slot: an idle quota stays idle.
+func TestCoarseTimesStay(t *testing.T) {
+	for _, c := range []struct{ before, after string }{
+		{"20/s, 2000/d", "20/2s"}, {"20/s, 2000/d", "20/2s, 2000/d"}, {"20/s, 1000000/30d", "20/2s, 1000000/30d"},
+	} {
+		windows(t, func(t *testing.T, connect func() redis.Scripter) {
+			l := mustLimiter(t, connect(), "k", Policy{Rates: MustRates(c.before)})
+			burst(t, l, 20)
+			time.Sleep(10 * time.Second)
+			l.setPolicy(Policy{Rates: MustRates(c.after)})
+			between(t, c.after, burst(t, l, 1), 0, 3*time.Second)
+		})
+	}
+}
+
+// TestCoarseTimesOfTwoDeployments: nor do they grow from one process to the other.
+func TestCoarseTimesOfTwoDeployments(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := newMini()
+		one := mustLimiter(t, dialMini(t, m), "k", Policy{Rates: MustRates("20/s, 2000/d")})
+		two := mustLimiter(t, dialMini(t, m), "k", Policy{Rates: MustRates("20/2s")})
+		for range 100 {
+			between(t, "one", burst(t, one, 1), 0, 3*time.Second)
+			between(t, "the other", burst(t, two, 1), 0, 3*time.Second)
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestNewPeriodAfterALateness: the key's clock may have been set back to before a
+// log's first entry: that does not stand for all that was ever booked.
+func TestNewPeriodAfterALateness(t *testing.T) {
+	windows(t, func(t *testing.T, connect func() redis.Scripter) {
+		w := mustLimiter(t, connect(), "k", Policy{Rates: MustRates("20/s")}).window
+		exchange := func(q *query) *answer {
+			t.Helper()
+			q.process = "p"
+			a, err := w.exchange(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		wait := func(a *answer) time.Duration { return duration(a.runs[len(a.runs)-1].slot + a.offset - a.now) }
+		one := []ask{{count: 1, cost: 1, longest: -1}}
+		for range 2400 {
+			exchange(&query{asks: one})
+			time.Sleep(55 * time.Millisecond)
+		}
+		a := exchange(&query{asks: []ask{{count: 25, cost: 1, longest: -1}}})
+		time.Sleep(wait(a) + 80*time.Millisecond)
+		now := exchange(&query{asks: one}).now // somebody is behind it
+		exchange(&query{generation: a.generation, late: []lateness{{a.runs[1].slot, now, 1}}})
+		w = w.with((&Policy{Rates: MustRates("20/s, 1000/h")}).bounds())
+		if wait := wait(exchange(&query{from: "1s", asks: one})); wait > 5*time.Second {
+			t.Errorf("with 1,000 an hour, the next slot is in %v", wait)
+		}
+	})
+}
+
+// TestRatesInForceAfterExpiry: a quota that had expired but for its stored rates
+// says which are in force from the first booking on.
+func TestRatesInForceAfterExpiry(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := dialMini(t, newMini())
+		a, err := NewAdmin(rdb, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := mustLimiter(t, rdb, "k", Policy{Rates: MustRates("1/10s"), MaxWait: time.Second})
+		for _, rates := range []string{"1/10s", "1/8s"} {
+			if err := a.SetRates(t.Context(), "k", MustRates(rates)); err != nil {
+				t.Fatal(err)
+			}
+			if rates == "1/8s" {
+				break
+			}
+			for range 2 {
+				time.Sleep(time.Minute)
+				burst(t, l, 1)
+			}
+		}
+		if err := l.Wait(t.Context()); !errors.Is(err, ErrWaitTooLong) {
+			t.Errorf("another one left at once: %v", err)
+		}
+	})
+}
+
 // TestPeriodsOfTwoDeployments: processes whose own rates have other periods keep
 // them, each its own, whatever the others send.
 func TestPeriodsOfTwoDeployments(t *testing.T) {

@@ -327,7 +327,7 @@ const minLead = 500 * time.Microsecond
 // leadLocked returns how long before leaving the clock is asked for: so long
 // that the answer comes in time, so short that it is news then.
 func (l *Limiter) leadLocked() int64 {
-	return l.rtt + min(l.rtt/4, l.fresh/2) + minLead.Microseconds()
+	return l.rtt + min(l.rtt/4, l.fresh/2) + min(minLead.Microseconds(), l.fresh/2)
 }
 
 // lookLocked has w nudged at the next answer.

@@ -6,33 +6,50 @@ local function corrections()
 
   -- takeOver brings logs up to date that were not in force: by all that was booked since they were, which is the end of
   -- source, the log of the rate `from`. What is older than its window counts at that one's beginning. A log that is new
-  -- has what source holds of its window.
+  -- has what source holds of its window. No slot is later than the tail of those in force, whatever a log says.
   function takeOver(from, source)
     change()
     state.turn = 0 -- a line at the old pace
-    call('DEL', free) -- they fit the rates before
-    state.spares = 0
-    local window = tonumber(string.match(force, '^%d+'))
+    local window, limit = string.match(force, '^(%d+) %S-=(%d+)')
+    local kept, others, tail = {}, {}, math.huge
+    for name in string.gmatch(force, ' (%S-)=') do
+      tail = min(tail, tonumber(call('HGET', clock, 'l:' .. name) or 0))
+    end
+    tail = max(tail, key) -- what was charged may not be in all logs
+    for _, log in ipairs(logs) do
+      local group = string.find(force, ' ' .. log.name .. '=', 1, true) and kept or others
+      group[#group + 1] = log
+    end
+    forget(kept) -- they fit the rates before
     local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
     if not entries[1] then -- nothing was booked, or it was evicted
       local last = call('HMGET', clock, 'l:' .. from, 'n:' .. from)
-      entries = {last[1] or '0', last[2] or '0'}
-    end
-    local start = tonumber(entries[1]) + window <= key and tonumber(entries[2]) or 0 -- the first has left the window, or not
-    for _, log in ipairs(logs) do
-      if not string.find(force, ' ' .. log.name .. '=', 1, true) then
-        local since = tonumber(call('HGET', clock, 's:' .. log.name) or nil)
-        local missed, i, parts = state.serial - (since or 0), #entries - 1, {}
-        if not since then -- it is new
-          call('DEL', log.key)
-          log.n, log.last, missed = 0, 0, entries[#entries] - start
-        end
-        while missed > 0 do
-          local units = i == 1 and missed or min(missed, entries[i + 1] - entries[i - 1])
-          parts[#parts + 1], missed, i = {tonumber(entries[i]), units}, missed - units, i - 2
-        end
-        for j = #parts, 1, -1 do append(log, parts[j][1], parts[j][2]) end
+      entries = {last[1] or 0, last[2] or 0}
+      for _, log in ipairs(kept) do
+        if log.name == from then entries = {log.last, log.n} end
       end
+    end
+    local start = tonumber(entries[2]) -- of what source holds: behind the first, if that has left the window
+    if entries[1] + window > key then start = max(0, start - limit) end
+    for _, log in ipairs(others) do
+      local since = tonumber(call('HGET', clock, 's:' .. log.name) or nil)
+      local missed, i, parts = state.serial - (since or 0), #entries - 1, {}
+      if not since then -- it is new
+        call('DEL', log.key)
+        log.n, log.last, missed = 0, 0, entries[#entries] - start
+      elseif log.last > tail then -- of slots that were given back since
+        for _, at in ipairs(call('ZRANGE', log.key, 0, -1)) do
+          if tonumber(at) >= tail then call('ZREM', log.key, at) end
+        end
+        log.last = tail
+        call('ZADD', log.key, log.n, tail)
+      end
+      if tonumber(entries[2]) == 0 then missed = 0 end -- all was given back
+      while missed > 0 do
+        local units = i == 1 and missed or min(missed, entries[i + 1] - entries[i - 1])
+        parts[#parts + 1], missed, i = {min(tail, entries[i]), units}, missed - units, i - 2
+      end
+      for j = #parts, 1, -1 do append(log, parts[j][1], parts[j][2]) end
     end
     for name in string.gmatch(force, ' (%S-)=') do call('HSET', clock, 's:' .. name, state.serial) end
   end
@@ -93,8 +110,8 @@ local function corrections()
     return cut
   end
 
-  function removeAll(gone) -- slot -> units
-    for _, log in ipairs(logs) do
+  function removeAll(gone, some) -- slot -> units, from some of the logs; nil: from all
+    for _, log in ipairs(some or logs) do
       local there, any = {}, false
       for slot, units in pairs(gone) do
         local at = rounded(log, slot)
@@ -116,6 +133,20 @@ local function corrections()
     end
     call('ZADD', free, text(slot), text(slot) .. ':' .. text(units))
     state.spares = state.spares + 1
+  end
+
+  -- forget takes the free slots out of some of the logs: nobody has them, and nobody gets them.
+  function forget(some)
+    if state.spares == 0 then return end
+    change()
+    local gone = {}
+    for _, member in ipairs(call('ZRANGE', free, 0, -1)) do
+      local at, units = string.match(member, '^(%d+):(%d+)$')
+      gone[tonumber(at)] = tonumber(units)
+    end
+    removeAll(gone, some)
+    call('DEL', free)
+    state.spares = 0
   end
 
   local function booked(at) -- whether a slot is booked later than that
@@ -167,7 +198,9 @@ local function corrections()
     ops.resume()
     change()
     wipe()
-    for _, log in ipairs(logs) do call('HDEL', clock, 's:' .. log.name) end
+    for _, field in ipairs(call('HKEYS', clock)) do -- of rates that are not in force, too
+      if string.sub(field, 1, 2) == 's:' then call('HDEL', clock, field) end
+    end
   end
 
   function ops.restore()
@@ -215,21 +248,13 @@ local function corrections()
   end
 
   function ops.charge()
-    local used, gone = {}, {}
+    local used = {}
     for i = 1, number() do
       used[i] = {at = min(number(), key), units = number()}
       state.serial = state.serial + used[i].units
     end
     change()
-    if state.spares > 0 then -- they were free before this
-      for _, member in ipairs(call('ZRANGE', free, 0, -1)) do
-        local at, units = string.match(member, '^(%d+):(%d+)$')
-        gone[tonumber(at)] = tonumber(units)
-      end
-      removeAll(gone)
-      call('DEL', free)
-      state.spares = 0
-    end
+    forget() -- they were free before this
     for _, log in ipairs(logs) do insert(log, used) end
   end
 
@@ -247,6 +272,14 @@ local function corrections()
       end
     end
     if any then removeAll(gone) end
+    for _ = 1, void and 0 or min(state.spares, 256) do -- nobody is behind them any more
+      local member = call('ZREVRANGE', free, 0, 0)[1]
+      local at, units = string.match(member, '^(%d+):(%d+)$')
+      if booked(tonumber(at)) then break end
+      removeAll({[tonumber(at)] = tonumber(units)})
+      call('ZREM', free, member)
+      state.spares = state.spares - 1
+    end
   end
 
   function ops.late()
@@ -266,7 +299,8 @@ local function corrections()
     for _, one in ipairs(late) do
       for _, log in ipairs(logs) do
         local found = remove(log, {[text(rounded(log, one.slot))] = one.units})
-        if found > 0 then append(log, one.left, found) else missing = true end
+        if found > 0 then append(log, one.left, found) end
+        missing = missing or found < one.units
       end
     end
     if missing then -- it was logged at a later time than its own: where, is not known

@@ -109,13 +109,18 @@ function ops.reserve()
 end
 
 if ours ~= '' then
-  if force and force ~= ours and state.generation > 0 then -- the log of the longest of those has what ours need
-    local longest = string.match(force, ' (%S-)=')
+  local longest = force and string.match(force, ' (%S-)=') -- whose log has what ours need
+  if longest and force ~= ours and state.generation > 0 then
     if from ~= longest then return {state.policy, '', longest} end
     corrections()
     takeOver(from, KEYS[4 + #logs])
   end
   force = ours
+end
+if back > 0 then -- the free slots may be taken for slots to come, and may have been before
+  change()
+  corrections()
+  forget()
 end
 
 while arg < #ARGV do

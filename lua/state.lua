@@ -82,19 +82,14 @@ if state.policy > 0 and state['until'] > 0 and now >= state['until'] then -- but
   local rates = call('HGET', clock, 'rates')
   call('DEL', clock)
   call('HSET', clock, 'policy', state.policy, 'rates', rates)
-  force = false
+  force, stored[1] = false, false
   for i = 2, #fields do state[fields[i]], stored[i + 1] = 0, 0 end
 end
 for _, log in ipairs(logs) do log.n, log.last = state['n:' .. log.name], state['l:' .. log.name] end
-local dirty = false
 
-if now < state.seen then -- the server's clock went back: the key's clock must not
-  local back = state.seen - now
-  state.offset, state.resume, state.spares = state.offset - back, state.resume - back, 0
-  call('DEL', free) -- they may be taken for slots to come, and may have been before
-  dirty = true
-end
-local key
+local back = max(0, state.seen - now) -- the server's clock went back: the key's clock must not
+state.offset, state.resume = state.offset - back, state.resume - back
+local key, dirty
 local function tick() key = max(now, state.resume) - state.offset end
 tick()
 
@@ -145,4 +140,4 @@ local function sweep(log, most)
 end
 
 -- What a process says of bookings, rather than asks for, is rare: see corrections.lua.
-local ops, removeAll, offer, takeOver = {}, nil, nil, nil
+local ops, removeAll, offer, forget, takeOver = {}, nil, nil, nil, nil
