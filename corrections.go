@@ -178,10 +178,17 @@ func (l *ledger) giveBack(back []span) {
 		}
 	}
 	l.remove(passed)
-	for range min(len(l.spares), 256) { // nobody is behind them any more
+	l.trim()
+}
+
+// trim takes the last free slots out of the logs, as long as nobody is behind them
+// any more: a line that was given up leaves nothing behind. It never looks at very
+// many.
+func (l *ledger) trim() {
+	for range min(len(l.spares), 500) {
 		last := len(l.spares) - 1
 		if l.booked(l.spares[last].slot) {
-			break
+			return
 		}
 		l.remove(l.spares[last:])
 		l.spares = l.spares[:last]

@@ -350,6 +350,7 @@ func (l *ledger) reserve(heard int64, asks []ask) {
 		return
 	}
 	l.change()
+	l.trim()
 	least, longest := forever, int64(0)
 	for i := range l.logs {
 		least, longest = min(least, l.logs[i].limit), max(longest, l.logs[i].window)

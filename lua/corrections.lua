@@ -156,6 +156,20 @@ local function corrections()
     return false
   end
 
+  -- trim takes the last free slots out of the logs, as long as nobody is behind them any more: a line that was given up
+  -- leaves nothing behind. It never looks at very many.
+  function trim()
+    for _ = 1, min(state.spares, 500) do
+      local member = call('ZREVRANGE', free, 0, 0)[1]
+      if not member then return end -- it was evicted
+      local at, units = string.match(member, '^(%d+):(%d+)$')
+      if booked(tonumber(at)) then return end
+      removeAll({[tonumber(at)] = tonumber(units)})
+      call('ZREM', free, member)
+      state.spares = state.spares - 1
+    end
+  end
+
   function ops.write()
     change()
     call('HSET', clock, 'generation', state.generation) -- which Redis refuses when it is full
@@ -272,14 +286,7 @@ local function corrections()
       end
     end
     if any then removeAll(gone) end
-    for _ = 1, void and 0 or min(state.spares, 256) do -- nobody is behind them any more
-      local member = call('ZREVRANGE', free, 0, 0)[1]
-      local at, units = string.match(member, '^(%d+):(%d+)$')
-      if booked(tonumber(at)) then break end
-      removeAll({[tonumber(at)] = tonumber(units)})
-      call('ZREM', free, member)
-      state.spares = state.spares - 1
-    end
+    if not void then trim() end
   end
 
   function ops.late()

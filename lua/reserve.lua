@@ -98,7 +98,13 @@ function ops.reserve()
   local least, longest = math.huge, 0
   for _, log in ipairs(logs) do least, longest = min(least, log.limit), max(longest, log.window) end
   local lost = state.serial < heard
-  if not lost then change() end
+  if not lost then
+    change()
+    if state.spares > 0 then
+      corrections()
+      trim()
+    end
+  end
   for _ = 1, groups do
     local count, cost, most, delay, keep, again = number(), number(), number(), number(), number(), number()
     if lost then -- pass over it

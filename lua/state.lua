@@ -140,4 +140,4 @@ local function sweep(log, most)
 end
 
 -- What a process says of bookings, rather than asks for, is rare: see corrections.lua.
-local ops, removeAll, offer, forget, takeOver = {}, nil, nil, nil, nil
+local ops, removeAll, offer, forget, trim, takeOver = {}, nil, nil, nil, nil, nil
