@@ -33,6 +33,10 @@ type Error struct {
 	// refusal. Zero means that it is not known.
 	Wait time.Duration
 
+	// Paused is how much of Wait is a pause, which the upstream asked for, or an
+	// [Admin].
+	Paused time.Duration
+
 	// Err is why: [ErrWaitTooLong], [ErrUnavailable] or [ErrCostTooHigh]; the
 	// error of the request's context, when that ended or ends before the slot;
 	// or that of GetBody, when a retry has no body.
@@ -43,7 +47,11 @@ type Error struct {
 func (e *Error) Error() string {
 	s := "pacecar: " + e.Key + ": " + e.Err.Error()
 	if e.Wait > 0 {
-		s += " (next slot in " + e.Wait.Round(time.Millisecond).String() + ")"
+		s += " (next slot in " + e.Wait.Round(time.Millisecond).String()
+		if e.Paused > 0 {
+			s += ", of which it is paused for " + e.Paused.Round(time.Millisecond).String()
+		}
+		s += ")"
 	}
 	return s
 }

@@ -1,6 +1,9 @@
 package pacecar
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // A memory is what a process remembers of a key's bookings, so that a Redis
 // that lost them (a flush, a restart with nothing kept, a failover that lost the
@@ -137,7 +140,8 @@ func (l *Limiter) restoreLocked(now int64) {
 // unheardLocked returns how many slots of the i-th rate the fleet may have used
 // from the last answer until a time: in a short window all that were free, and
 // that became so. A longer one cannot be waited out: as many as the short
-// windows let through, and at most half of what was free.
+// windows let through, and at most half of what was free; nothing where there is no
+// short one.
 func (l *Limiter) unheardLocked(i int, until int64) int64 {
 	b := &l.bounds[i]
 	if l.heard == nil {
@@ -238,6 +242,9 @@ func (l *Limiter) learnLocked(f *flight, now int64, a *answer) {
 	}
 }
 
+// lostReason is what a loss means for those who wait.
+const lostReason = "what it may have held besides counts as used"
+
 // renewLocked meets a state that was made anew. Of what this process had booked
 // in the old one, the state covers what it was restored to: those slots are at
 // the same instants as before, but cannot be given back. Who waits for another
@@ -249,7 +256,7 @@ func (l *Limiter) renewLocked(now int64, a *answer) {
 	m, moved := &l.memory, max(0, l.clock.offset-a.offset)
 	m.forget(l.clock.key(now) - l.longest)
 	if m.serial(l.clock.key(now)-l.longest) > 0 { // else it has expired, or is the first
-		l.tellLocked(noRequest, Event{Kind: EventLost})
+		l.tellLocked(noRequest, Event{Kind: EventLost, Until: time.Now().Add(duration(l.longest)), Reason: lostReason})
 	}
 	covered := m.covered(a.origin, a.restored)
 	uncovered := m.renew(covered, moved)

@@ -49,12 +49,14 @@ const (
 	EventRestored
 
 	// EventRates: other rates are in force, which Rates has. Reason is "set" (by
-	// SetPolicy) or "stored" (in Redis, for the fleet); or "not understood",
-	// when stored ones are ignored for the reason in Err.
+	// SetPolicy) or "stored" (in Redis, for the fleet); or "stored ones win", when
+	// SetPolicy has changed nothing for that; or "not understood", when stored ones
+	// are ignored for the reason in Err.
 	EventRates
 
 	// EventLost: Redis lost the key's state, and this process or another has
-	// told it what it remembers.
+	// told it what it remembers. What it may have held besides counts as used, as
+	// Reason says: until Until, at the latest, requests may wait for that.
 	EventLost
 )
 
@@ -118,8 +120,8 @@ type Event struct {
 type Stats struct {
 	Route string // as in [Event]
 
-	// Rates are those in force, and RatesStored when they were stored for the
-	// whole fleet; zero: they never were, and are this process's own.
+	// Rates are those in force. RatesStored is when rates were last stored for the
+	// whole fleet, or taken back; zero: never. They win over this process's own.
 	Rates       Rates `json:",omitempty"` // no rates have no text
 	RatesStored time.Time
 

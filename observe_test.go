@@ -103,7 +103,7 @@ func TestEvents(t *testing.T) {
 		{kind: EventLost, scene: func(_ *testing.T, s *standIn, _ *Transport, send func(string) error) {
 			s.flush()
 			_, _ = send("upstream.example"), send("upstream.example")
-		}, check: func(Event) bool { return true }},
+		}, check: func(e Event) bool { return e.Reason == lostReason && !e.Until.IsZero() }},
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

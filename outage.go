@@ -69,11 +69,13 @@ const (
 // later waits for the next try.
 const probeFor = 10 * time.Second
 
-// maxBeat is how long there may be no news from Redis while somebody waits.
-const maxBeat = time.Second
-
-// idleBeat is the same where no other process sends while Redis is away.
-const idleBeat = 10 * time.Second
+// maxBeat is how long there may be no news from Redis while somebody waits: under
+// FailOpen, or in a pause. idleBeat is the same else: nobody sends while Redis is
+// away, and no pause is to end.
+const (
+	maxBeat  = time.Second
+	idleBeat = 10 * time.Second
+)
 
 // shortWindow is the longest period that is waited out.
 const shortWindow = 2 * time.Second

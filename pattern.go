@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,6 +27,9 @@ func parseRoute(pattern string) (*route, error) {
 	}
 	if upper := strings.ToUpper(r.method); upper != r.method && isMethod(upper) {
 		return nil, fmt.Errorf("methods are in upper case, did you mean %q?", upper+" "+rest)
+	}
+	if like := likeMethod(r.method); like != "" {
+		return nil, fmt.Errorf("no such method, did you mean %q? A route without a method has them all", like+" "+rest)
 	}
 	if r.method != "" {
 		r.method += " "
@@ -79,13 +83,24 @@ func parseRoute(pattern string) (*route, error) {
 	return r, nil
 }
 
-// isMethod reports whether s is one of the methods of RFC 9110 or RFC 5789.
-func isMethod(s string) bool {
-	switch s {
-	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE":
-		return true
+// methods are those of RFC 9110 and RFC 5789.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
+
+func isMethod(s string) bool { return slices.Contains(methods, s) }
+
+// likeMethod returns the method that s is written like: with its letters in another
+// order, or one too many or too few. Empty: s is one, or another's own.
+func likeMethod(s string) string {
+	if isMethod(s) {
+		return ""
 	}
-	return false
+	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
+	for _, m := range methods {
+		if len(s) == len(m) && letters(s) == letters(m) || len(s) != len(m) && editDistance(s, m) == 1 {
+			return m
+		}
+	}
+	return ""
 }
 
 // parseHost makes the host of a pattern canonical. The port is empty for 80 and

@@ -73,7 +73,9 @@ type Policy struct {
 
 	// MaxWait bounds how long a request may wait for its slot. When the slot
 	// is further away, the request is refused at once with [ErrWaitTooLong]
-	// and nothing is charged. Zero: as long as the request's context lives.
+	// and nothing is charged. Before a retry, a longer wait that the upstream asks
+	// for ends the call with its response. Zero: as long as the request's context
+	// lives.
 	MaxWait time.Duration
 
 	// Slack is how much later than its slot a request may leave and still be
@@ -178,8 +180,8 @@ type Retry struct {
 	Max int
 
 	// MaxRetryAfter is the longest wait obeyed when the upstream names one. A
-	// longer one is never shortened: the response is returned at once. Zero
-	// means 1 minute.
+	// longer one is never shortened: the response is returned at once, as it is
+	// above the policy's MaxWait. Zero means 1 minute.
 	MaxRetryAfter time.Duration
 
 	// MinBackoff and MaxBackoff size the wait before a retry when the upstream
@@ -259,7 +261,7 @@ func (p *Policy) validate() error {
 	case p.Replicas < 0 || p.Replicas > maxReplicas:
 		return fmt.Errorf("Replicas: must be from 0 to %d: %d", maxReplicas, p.Replicas)
 	case p.Outage == FailOpen && p.Replicas == 0:
-		return errors.New("Replicas: required with FailOpen, whose share it sizes")
+		return errors.New(`Replicas: required with FailOpen ("fail open"), whose share it sizes`)
 	}
 	return nil
 }

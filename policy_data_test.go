@@ -152,13 +152,13 @@ var badRoutes = []struct{ name, data, want string }{
 	{"outage", more(`"outage": "open"`), `pacecar: line 4: Routes["/"]: outage: want "fail closed" or "fail open", not "open"`},
 	{"outage, number", more(`"outage": 1`), `pacecar: line 4: Routes["/"]: outage: want text in quotes, not 1`},
 	{"replicas", more(`"replicas": -1`), `pacecar: line 4: Routes["/"]: replicas: must be from 0 to 100000: -1`},
-	{"replicas, none", more(`"outage": "fail open"`), `pacecar: line 2: Routes["/"]: replicas: required with FailOpen, whose share it sizes`},
+	{"replicas, none", more(`"outage": "fail open"`), `pacecar: line 2: Routes["/"]: replicas: required with FailOpen ("fail open"), whose share it sizes`},
 	{"maxPause", more(`"maxPause": "1ns"`), `pacecar: line 4: Routes["/"]: maxPause: 1ns is below a microsecond; a duration has a unit, as in 5*time.Second`},
 	{"feedback", more(`"feedback": "GitHub"`), `pacecar: line 4: Routes["/"]: feedback: want one of ` +
 		`anthropic, azure, discord, github, openai, reddit, slack, not "GitHub"`},
 
 	{"shared name", "{\n\"a/\": {\"name\": \"q\", \"rates\": \"3/s\"},\n\"b/\": {\n\"rates\": \"4/s\",\n\"name\": \"q\"}}",
-		`pacecar: line 5: Routes["b/"]: name: has the quota of Routes["a/"], with another policy`},
+		`pacecar: line 5: Routes["b/"]: name: has the quota of Routes["a/"], with another policy: Rates is 4/s, and 3/s there`},
 	{"conflict", "{\n\"/{x}/y\": {\"rates\": \"3/s\"},\n\"/x/{y}\": {\"rates\": \"3/s\"}}",
 		`pacecar: line 2: Routes["/{x}/y"]: conflicts with Routes["/x/{y}"]: `},
 }

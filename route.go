@@ -98,9 +98,15 @@ func (r *route) agrees(other *route) error {
 		p.Name, p.Key, p.Cost, p.Feedback = "", nil, nil, nil
 		return p
 	}
-	meet := r.together(other) || r.covers(others.Name) || other.covers(mine.Name)
-	if meet && !reflect.DeepEqual(plain(mine), plain(others)) {
-		return fmt.Errorf("Name: has the quota of Routes[%q], with another policy", other.pattern)
+	if !r.together(other) && !r.covers(others.Name) && !other.covers(mine.Name) {
+		return nil
+	}
+	a, b := reflect.ValueOf(plain(mine)), reflect.ValueOf(plain(others))
+	for i := range a.NumField() {
+		if field := a.Type().Field(i).Name; !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			return fmt.Errorf("Name: has the quota of Routes[%q], with another policy: %s is %v, and %v there",
+				other.pattern, field, a.Field(i).Interface(), b.Field(i).Interface())
+		}
 	}
 	return nil
 }
@@ -270,6 +276,21 @@ func (rt *router) named(pattern string) *route {
 		}
 	}
 	return nil
+}
+
+// unknown says that there is no route of that pattern, and which may be meant.
+func (rt *router) unknown(pattern string) error {
+	if meant, err := parseRoute(pattern); err == nil {
+		if r := rt.routes[meant.muxPattern()]; r != nil {
+			return fmt.Errorf("no such route, did you mean %q?", r.pattern)
+		}
+	}
+	for _, r := range rt.inOrder {
+		if strings.Trim(r.pattern, "/") == strings.Trim(pattern, "/") {
+			return fmt.Errorf("no such route, did you mean %q?", r.pattern)
+		}
+	}
+	return errors.New("no such route")
 }
 
 // find asks the mux, in the form of a request that a server would see.

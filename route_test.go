@@ -279,6 +279,8 @@ func TestRouterErrors(t *testing.T) {
 		{[]string{"GET"}, `Routes["GET"]: no path, did you mean "GET /"?`},
 		{[]string{"GET/v1/"}, `Routes["GET/v1/"]: no blank after the method, did you mean "GET /v1/"?`},
 		{[]string{"get api.x.com/"}, `Routes["get api.x.com/"]: methods are in upper case, did you mean "GET api.x.com/"?`},
+		{[]string{"GTE api.x.com/"}, `Routes["GTE api.x.com/"]: no such method, did you mean "GET api.x.com/"?`},
+		{[]string{"PATH api.x.com/"}, `no such method, did you mean "PATCH api.x.com/"?`},
 		{[]string{"https://api.x.com/"}, `Routes["https://api.x.com/"]: a pattern has no scheme, did you mean "api.x.com/"?`},
 		{[]string{"POST https://api.x.com"}, `Routes["POST https://api.x.com"]: a pattern has no scheme, did you mean "POST api.x.com/"?`},
 		{[]string{"G@T /"}, `Routes["G@T /"]: invalid method "G@T"`},

@@ -1,7 +1,6 @@
 package pacecar
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ func (t *Transport) SetPolicy(pattern string, policy Policy) error {
 	r := t.router.named(pattern)
 	switch {
 	case r == nil:
-		err = errors.New("no such route")
+		err = t.router.unknown(pattern)
 	case err == nil && policy.Name != r.policy.Load().Name:
 		err = fmt.Errorf("Name: cannot change from %q", r.policy.Load().Name)
 	}
@@ -95,6 +94,9 @@ func (l *Limiter) setPolicyLocked(policy Policy) {
 	l.own = policy.Rates
 	policy.Rates = l.policy.Rates
 	l.policy = policy
+	if l.stored.rates != nil && !slices.Equal(l.own, l.stored.rates) {
+		l.tellLocked(noRequest, Event{Kind: EventRates, Reason: "stored ones win", Rates: slices.Clone(l.stored.rates)})
+	}
 	l.setRatesLocked("set")
 }
 

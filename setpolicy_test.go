@@ -149,6 +149,43 @@ func TestStoredRates(t *testing.T) {
 	}
 }
 
+// TestSetPolicyUnderStoredRates: that they win is told.
+func TestSetPolicyUnderStoredRates(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := newMini()
+		var told []Event
+		x := transportOf(t, Config{Redis: dialMini(t, m), Base: &upstream{}, Routes: Routes{"upstream.example/": {Rates: MustRates("4/s")}},
+			Observe: func(_ context.Context, e Event) {
+				if e.Kind == EventRates {
+					told = append(told, e)
+				}
+			}})
+		storeRates(t, m, "upstream.example", time.Now().UnixMicro(), "2/s")
+		if _, err := x.RoundTrip(getURL(t.Context(), "http://upstream.example/")); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.SetPolicy("upstream.example/", Policy{Rates: MustRates("9/s")}); err != nil {
+			t.Fatal(err)
+		}
+		if len(told) != 2 || told[0].Reason != "stored" || told[1].Reason != "stored ones win" || told[1].Rates.String() != "2/s" {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// TestRefusalSaysWhy: with the bound, and how much of the wait is a pause.
+func TestRefusalSaysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := mustLimiter(t, nil, "k", Policy{Rates: MustRates("1/s"), MaxWait: 500 * time.Millisecond})
+		burst(t, l, 1)
+		l.pauseFor(7*time.Second, 0, "test")
+		const want = "pacecar: k: the wait for a slot is too long: above MaxWait, 500ms (next slot in 8.02s, of which it is paused for 7s)"
+		if err := l.Wait(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	})
+}
+
 // TestStoredRatesSurvive: the fleet tells Redis the stored rates again when it
 // loses them, and they outlive a key that nobody uses.
 func TestStoredRatesSurvive(t *testing.T) {
@@ -282,6 +319,7 @@ func TestSetPolicy(t *testing.T) {
 		for pattern, p := range map[string]Policy{
 			"upstream.example/": {},
 			"upstream.example":  {Rates: MustRates("1/s")},
+			"UPSTREAM.example/": {Rates: MustRates("1/s")},
 			"other.example/":    {Rates: MustRates("1/s"), Name: "another"},
 		} {
 			if err := x.SetPolicy(pattern, p); err == nil || !strings.Contains(err.Error(), "Routes["+fmt.Sprintf("%q", pattern)) {

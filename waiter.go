@@ -301,7 +301,7 @@ func (l *Limiter) quitLocked(w *waiter, cause error) error {
 
 // refuseLocked refuses w, whose slot would be that far away.
 func (l *Limiter) refuseLocked(w *waiter, wait int64) {
-	reason := ErrWaitTooLong
+	reason := fmt.Errorf("%w: above MaxWait, %v", ErrWaitTooLong, l.policy.MaxWait)
 	if w.byCtx {
 		reason = fmt.Errorf("the slot is beyond the deadline: %w", context.DeadlineExceeded)
 	}
@@ -310,7 +310,9 @@ func (l *Limiter) refuseLocked(w *waiter, wait int64) {
 }
 
 func (l *Limiter) refusal(reason error, wait int64) *Error {
-	return &Error{Key: l.key, Wait: duration(max(0, wait)), Err: reason}
+	wait = max(0, wait)
+	paused := min(wait, max(0, l.clock.until()-l.now()))
+	return &Error{Key: l.key, Wait: duration(wait), Paused: duration(paused), Err: reason}
 }
 
 // staleLocked reports whether the clock must be heard before w leaves at at:

@@ -34,7 +34,10 @@ import (
 // interval of length Per holds at most one of each class. Removing slot j
 // moves the numbers behind it down by one; since l grows, the inequality with
 // l(i-Limit+1) in it implies the one with l(i-Limit). Stopping the clock for t
-// moves every departure still to come by t, away from those before.
+// moves every departure still to come by t, away from those before; so does
+// setting it back after a departure that was late. One that was late with nobody
+// behind it is moved, as if booked then. A slot with a new owner keeps its number,
+// and a charge only raises l.
 type window interface {
 	// exchange does what q says, atomically. It does not keep q.
 	exchange(ctx context.Context, q *query) (*answer, error)

@@ -160,7 +160,7 @@ local function corrections()
   -- leaves nothing behind. It never looks at very many.
   function trim()
     for _ = 1, min(state.spares, 500) do
-      local member = call('ZREVRANGE', free, 0, 0)[1]
+      local member = call('ZRANGE', free, -1, -1)[1]
       if not member then return end -- it was evicted
       local at, units = string.match(member, '^(%d+):(%d+)$')
       if booked(tonumber(at)) then return end
@@ -212,8 +212,8 @@ local function corrections()
     ops.resume()
     change()
     wipe()
-    for _, field in ipairs(call('HKEYS', clock)) do -- of rates that are not in force, too
-      if string.sub(field, 1, 2) == 's:' then call('HDEL', clock, field) end
+    for _, word in ipairs(call('HGETALL', clock)) do -- of rates that are not in force, too
+      if string.sub(word, 1, 2) == 's:' then call('HDEL', clock, word) end
     end
   end
 

@@ -74,9 +74,9 @@ func (t *tool) options() (addrs []string, o *redis.Options, err error) {
 				}
 				return nil, nil, usagef("-redis, or REDIS_URL: not a URL of Redis%s", reason)
 			}
-		} else if _, _, err := net.SplitHostPort(part); err != nil {
+		} else if _, port, err := net.SplitHostPort(part); err != nil || strings.Contains(port, "/") {
 			if part == "" || strings.ContainsAny(part, "@/ ") {
-				return nil, nil, usagef("-redis, or REDIS_URL: neither host:port nor a URL such as rediss://user:password@host:6379")
+				return nil, nil, usagef("-redis, or REDIS_URL: neither host:port nor a URL such as rediss://user:password@host:6379/0")
 			}
 			one.Addr = net.JoinHostPort(strings.Trim(part, "[]"), "6379")
 		}

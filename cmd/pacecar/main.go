@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +34,7 @@ usage: pacecar COMMAND [ARGUMENTS] [FLAGS]
   set KEY default        go back to the rates that each process was started with
   reset KEY              forget what is booked, and end a pause
   bench                  how many bookings a second this Redis serves, and how fast
+  version                of this command
 
 flags, before or after the arguments; -- ends them:
 
@@ -96,6 +99,15 @@ var commands = map[string]command{
 	"set":    {2, many, []string{"new"}, checkSet, set},
 	"reset":  {1, 1, []string{"yes"}, nil, reset},
 	"bench":  {0, 0, []string{"for"}, checkBench, bench},
+}
+
+// version returns what "go install" has built.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
 }
 
 func main() {
@@ -173,8 +185,12 @@ func (t *tool) run(ctx context.Context, args []string, env string) error {
 	if len(words) == 0 {
 		return usagef("which command? one of status, watch, pause, resume, set, reset, bench")
 	}
-	if words[0] == "help" {
+	switch words[0] {
+	case "help":
 		return flag.ErrHelp
+	case "version":
+		fmt.Fprintln(t.out, "pacecar", version(), runtime.Version())
+		return nil
 	}
 	c, ok := commands[words[0]]
 	if !ok {
@@ -198,7 +214,8 @@ func (t *tool) check(fs *flag.FlagSet, c command, words []string) error {
 	if len(args) < c.least || len(args) > c.most {
 		for line := range strings.Lines(usage) {
 			if strings.HasPrefix(line, "  "+name+" ") {
-				return usagef("wrong number of arguments: %s", strings.Join(strings.Fields(line), " "))
+				form, text := line[:min(len(line), 25)], line[min(len(line), 25):]
+				return usagef("wrong number of arguments: %s: %s", strings.TrimSpace(form), strings.TrimSpace(text))
 			}
 		}
 	}
@@ -224,7 +241,14 @@ func (t *tool) check(fs *flag.FlagSet, c command, words []string) error {
 // parse takes flags before, between and after the words that are none.
 func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
 	for len(args) > 0 {
+		if len(words) > 0 && isNegative(args[0]) { // no flag
+			words, args = append(words, args[0]), args[1:]
+			continue
+		}
 		if err := fs.Parse(args); err != nil {
+			if strings.HasSuffix(err.Error(), "parse error") { // of a duration or a number
+				err = fmt.Errorf("%s: a duration is like 500ms, 5s or 1m", strings.TrimSuffix(err.Error(), ": parse error"))
+			}
 			return nil, err
 		}
 		done := len(args) - fs.NArg()
@@ -238,6 +262,9 @@ func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
 	}
 	return words, nil
 }
+
+// isNegative reports whether s is a number below zero, with a unit or not.
+func isNegative(s string) bool { return len(s) > 1 && s[0] == '-' && s[1] >= '0' && s[1] <= '9' }
 
 // bounded bounds what is to answer soon.
 func (t *tool) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

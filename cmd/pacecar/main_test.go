@@ -325,7 +325,9 @@ func TestUnknownKey(t *testing.T) {
 		run(t, addr, "set", "-new", "next", "1/s").want(t, exitOK, "next: set to 1/s")
 		run(t, addr, "set", "next", "default").want(t, exitOK, "next: forgotten")
 		run(t, addr, "status", "next").want(t, exitUnknownKey)
-		run(t, addr, "set", "-new", "next", "1/s").want(t, exitOK)
+		run(t, addr, "set", "-new", "next/", "1/s").want(t, exitOK, "next/: set to 1/s")
+		run(t, addr, "set", "-new", "next", "1/s").want(t, exitOK, `nothing uses "next" yet; there is "next/"`)
+		run(t, addr, "set", "next/", "default").want(t, exitOK)
 		run(t, addr, "pause", "next", "1h").want(t, exitOK)
 		run(t, addr, "set", "next", "default").want(t, exitOK, "each process goes back to its own rates")
 		run(t, addr, "status", "next").want(t, exitOK, "paused:")
@@ -415,12 +417,15 @@ func TestUsage(t *testing.T) {
 		{"status -help", exitOK, "usage: pacecar COMMAND"},
 		{"stats", exitUsage, `no command "stats"`},
 		{"status a b", exitUsage, "wrong number of arguments: status [KEY]"},
-		{"resume", exitUsage, "wrong number of arguments: resume KEY"},
+		{"resume", exitUsage, "wrong number of arguments: resume KEY: end a pause"},
 		{"pause api", exitUsage, "wrong number of arguments: pause KEY DURATION"},
 		{"pause api 30", exitUsage, `the duration "30" is not like 30s`},
 		{"pause api soon", exitUsage, `the duration "soon" is not like 30s`},
 		{"pause api 0s", exitUsage, `below 1ms; resume ends a pause`},
 		{"pause api -- -5s", exitUsage, `below 1ms; resume ends a pause`},
+		{"pause api -5s", exitUsage, `below 1ms; resume ends a pause`},
+		{"set api -5/s", exitUsage, "is not a whole number"},
+		{"version", exitOK, "pacecar "},
 		{"pause api 9000h", exitUsage, "above 366 days"},
 		{"set api", exitUsage, "wrong number of arguments: set KEY RATES"},
 		{"set api 3", exitUsage, `no "/" between limit and period`},
@@ -429,13 +434,14 @@ func TestUsage(t *testing.T) {
 		{"status -yes", exitUsage, "status has no flag -yes"},
 		{"status -bogus", exitUsage, "-bogus"},
 		{"status -timeout 0s", exitUsage, "-timeout: must be above zero"},
-		{"status -timeout 5", exitUsage, "-timeout"},
+		{"status -timeout 5", exitUsage, "-timeout: a duration is like 500ms"},
 		{"watch -every 1ms", exitUsage, "-every: must be at least 100ms"},
 		{"watch -n -1", exitUsage, "-n: must not be negative"},
 		{"bench -for 2h", exitUsage, "-for: must be from 30ms to 1m"},
 		{"status -prefix {", exitUsage, "Prefix"},
 		{"status -redis http://127.0.0.1:6379", exitUsage, "invalid URL scheme"},
 		{"status -redis user@host", exitUsage, "neither host:port nor a URL"},
+		{"status -redis a:1/3", exitUsage, "neither host:port nor a URL such as rediss://"},
 		{"status -redis a:1,", exitUsage, "neither host:port nor a URL"},
 	} {
 		r := run(t, "127.0.0.1:1", strings.Fields(c.args)...)

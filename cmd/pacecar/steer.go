@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,13 +86,18 @@ func set(ctx context.Context, t *tool, args []string) error {
 	if err != nil {
 		return err
 	}
-	if !t.new {
-		if _, err := t.admin.Status(ctx, key); errors.Is(err, pacecar.ErrUnknownKey) {
+	if _, err := t.admin.Status(ctx, key); errors.Is(err, pacecar.ErrUnknownKey) {
+		if !t.new {
 			err = t.nearest(ctx, key, err)
 			if rates != nil {
 				err = fmt.Errorf("%w; -new sets it all the same", err)
 			}
 			return err
+		}
+		if keys, err := t.admin.Keys(ctx); err == nil {
+			if like := nearest(key, keys); len(like) > 0 {
+				fmt.Fprintf(t.err, "pacecar: nothing uses %s yet; there is %s\n", strconv.Quote(key), strings.Join(like, ", "))
+			}
 		}
 	}
 	if err := t.admin.SetRates(ctx, key, rates); err != nil {
@@ -136,7 +142,12 @@ func reset(ctx context.Context, t *tool, args []string) error {
 	if err := t.admin.Reset(ctx, key); err != nil {
 		return t.nearest(ctx, key, err)
 	}
-	return t.did(ctx, key, func(*pacecar.Status) string { return "nothing is booked" })
+	return t.did(ctx, key, func(s *pacecar.Status) string {
+		if s.Set != nil {
+			return "nothing is booked; it stays set to " + s.Set.String()
+		}
+		return "nothing is booked"
+	})
 }
 
 // did tells what was done, or with -json how things stand now.

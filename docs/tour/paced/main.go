@@ -31,7 +31,7 @@ func main() {
 
 	m := pacecarprom.New(pacecarprom.Options{})
 	t, err := pacecar.New(pacecar.Config{
-		Redis:        redis.NewClient(&redis.Options{Addr: *addr}),
+		Redis:        redis.NewClient(&redis.Options{Addr: *addr, MaxRetries: -1, DialerRetries: 1}),
 		RedisTimeout: 5 * time.Second, // so that a machine which is busy with builds is no outage
 		Routes: pacecar.Routes{
 			"/": {Name: "tour", Rates: pacecar.MustRates("10/s")},
