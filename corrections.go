@@ -8,6 +8,85 @@ import (
 
 // What changes bookings that were made: the twin of lua/corrections.lua.
 
+// rebind puts other rates in force. A log that was not takes over all that was
+// booked since it was, which is the end of the longest one that is; what is older
+// than that one's window counts at its beginning. A log that is new has what the
+// longest one holds of its window. No slot is later than the tail of those that
+// are in force, whatever a log says.
+func (l *ledger) rebind(bounds []bound) {
+	if l.generation == 0 { // nothing was booked
+		l.logs = newLedger(bounds).logs
+		return
+	}
+	before, from := l.logs, 0
+	tail := max(l.tail(), l.key) // what was charged may not be in all logs
+	for i := range before {
+		if before[i].window > before[from].window {
+			from = i
+		}
+	}
+	window, limit := before[from].window, before[from].limit
+	l.dirty = true
+	for i := range before {
+		g := &before[i]
+		if j := slices.IndexFunc(bounds, func(b bound) bool { return b.name == g.name }); j >= 0 {
+			g.bound = bounds[j]
+			g.removeSlots(l.spares, l.key)
+		}
+	}
+	l.spares = nil                          // they fit the rates before
+	source, start := before[from], int64(0) // of what source holds
+	if len(source.entries) > 0 {
+		start = source.entries[0].upto
+		if source.entries[0].at+window > l.key {
+			start = max(0, start-limit)
+		}
+	}
+	l.logs = make([]slotLog, len(bounds))
+	for i, b := range bounds {
+		if j := slices.IndexFunc(before, func(g slotLog) bool { return g.name == b.name }); j >= 0 {
+			l.logs[i] = before[j]
+			continue
+		}
+		g, missed := slotLog{bound: b}, source.n-start
+		if old, ok := l.idle[b.name]; ok {
+			g, missed = old.slotLog, l.serial-old.serial
+			g.bound = b
+		}
+		g.catchUp(source.entries, missed, tail)
+		l.logs[i] = g
+	}
+	if l.idle == nil {
+		l.idle = map[string]idleLog{}
+	}
+	for _, g := range before {
+		l.idle[g.name] = idleLog{g, l.serial}
+	}
+}
+
+// catchUp appends as many slots as were missed, from the end of another log. None
+// is later than tail; what g says is later was given back since.
+func (g *slotLog) catchUp(entries []entry, missed, tail int64) {
+	g.entries = slices.Clone(g.entries)
+	if g.last > tail {
+		g.entries = slices.DeleteFunc(g.entries, func(e entry) bool { return e.at >= tail })
+		g.entries = append(g.entries, entry{tail, g.n})
+		g.last = tail
+	}
+	var parts []span
+	for i := len(entries) - 1; i >= 0 && missed > 0; i-- {
+		units := missed
+		if i > 0 {
+			units = min(missed, entries[i].upto-entries[i-1].upto)
+		}
+		parts = append(parts, span{entries[i].at, units})
+		missed -= units
+	}
+	for _, p := range slices.Backward(parts) {
+		g.append(min(tail, p.slot), p.units)
+	}
+}
+
 // insert adds units at a time that may lie before others: every run behind
 // counts that much more.
 func (g *slotLog) insert(at, units int64) {
