@@ -210,8 +210,9 @@ func (d *sending) untold(p pass, left bool, err error) {
 	if err == nil || !l.head.told { // after an error, one that has told may have had none
 		l.head.blind = true
 	}
-	if p.waiter != nil {
-		p = l.leaveLocked(p.waiter, d.entered)
+	if w := p.waiter; w != nil {
+		p = l.leaveLocked(w, d.entered)
+		w.state = gone // it may be in the queue again
 	}
 	if !left {
 		l.departLocked(d.ctx.Context, &p, d.entered)
