@@ -25,7 +25,7 @@ func (l *ledger) rebind(bounds []bound) {
 			from = i
 		}
 	}
-	window, limit := before[from].window, before[from].limit
+	window := before[from].window
 	l.dirty = true
 	for i := range before {
 		g := &before[i]
@@ -34,13 +34,11 @@ func (l *ledger) rebind(bounds []bound) {
 			g.removeSlots(l.spares, l.key)
 		}
 	}
-	l.spares = nil                          // they fit the rates before
-	source, start := before[from], int64(0) // of what source holds
-	if len(source.entries) > 0 {
-		start = source.entries[0].upto
-		if source.entries[0].at+window > l.key {
-			start = max(0, start-limit)
-		}
+	l.spares, l.old = nil, tail            // they fit the rates before, as do those that will be given back
+	source, start := before[from], entry{} // of what source holds
+	left := len(source.entries) > 0 && source.entries[0].at+window <= l.key
+	if left {
+		start = source.entries[0]
 	}
 	l.logs = make([]slotLog, len(bounds))
 	for i, b := range bounds {
@@ -48,10 +46,12 @@ func (l *ledger) rebind(bounds []bound) {
 			l.logs[i] = before[j]
 			continue
 		}
-		g, missed := slotLog{bound: b}, source.n-start
+		g, missed := slotLog{bound: b}, source.n-start.upto
 		if old, ok := l.idle[b.name]; ok {
 			g, missed = old.slotLog, l.serial-old.serial
 			g.bound = b
+		} else if left {
+			g.append(min(tail, start.at), 0) // for another that takes over from this
 		}
 		g.catchUp(source.entries, missed, tail)
 		l.logs[i] = g
@@ -144,11 +144,20 @@ func (l *ledger) remove(gone []span) {
 func (g *slotLog) removeSlots(gone []span, key int64) {
 	there := make(map[int64]int64, len(gone))
 	for _, s := range gone {
-		if at := g.rounded(s.slot); at+g.window > key {
+		if at := g.logged(s.slot); at+g.window > key {
 			there[at] += s.units
 		}
 	}
 	g.remove(there)
+}
+
+// logged returns the time at which g has slot: that may have been logged before g
+// was coarse.
+func (g *slotLog) logged(slot int64) int64 {
+	if _, exactly := slices.BinarySearchFunc(g.entries, slot, func(e entry, at int64) int { return cmp.Compare(e.at, at) }); exactly {
+		return slot
+	}
+	return g.rounded(slot)
 }
 
 // forget takes the free slots out of the logs: nobody has them, and nobody gets
@@ -250,7 +259,7 @@ func (l *ledger) giveBack(back []span) {
 		switch {
 		case !l.booked(s.slot):
 			l.remove([]span{s})
-		case s.slot < l.key:
+		case s.slot < l.key || s.slot <= l.old:
 			passed = append(passed, s)
 		default:
 			l.offer(s)
@@ -287,23 +296,41 @@ func (l *ledger) late(lates []lateness) {
 	}
 	l.change()
 	if l.booked(left) {
-		l.offset += worst
-		l.tick()
+		l.setBack(worst)
 		return
 	}
 	missing := false
 	for _, d := range lates {
+		moved := int64(0)
 		for i := range l.logs {
 			g := &l.logs[i]
-			found := g.remove(map[int64]int64{g.rounded(d.slot): d.units})
+			found := g.remove(map[int64]int64{g.logged(d.slot): d.units})
 			if found > 0 {
 				g.append(min(d.left-l.offset, l.key), found)
 			}
-			missing = missing || found < d.units
+			missing, moved = missing || found < d.units, max(moved, found)
 		}
+		l.serial += moved // as if booked then: see rebind
 	}
 	if missing { // it was logged at a later time than its own: where, is not known
-		l.offset += worst
-		l.tick()
+		l.setBack(worst)
+	}
+}
+
+// setBack sets the key's clock back. A first entry that comes back into its window
+// stands for all before it: no more than the limit of those are in there.
+func (l *ledger) setBack(by int64) {
+	before := l.key
+	l.offset += by
+	l.tick()
+	for i := range l.logs {
+		g := &l.logs[i]
+		if len(g.entries) == 0 {
+			continue
+		}
+		first, out := g.entries[0], l.key-g.window
+		if first.at > out && first.at+g.window <= before && first.upto > g.limit {
+			g.entries = slices.Insert(g.entries, 0, entry{out, first.upto - g.limit})
+		}
 	}
 }

@@ -52,6 +52,7 @@ type ledger struct {
 	seen, until    int64
 	seqs           map[string]int64 // of the last query of each process that gave back
 	spares         []span           // slots given back, by time
+	old            int64            // no slot that was booked under other rates is later
 	turn           int64            // see grantBackground
 	logs           []slotLog
 	idle           map[string]idleLog // of rates that were in force before
@@ -135,7 +136,7 @@ func (l *ledger) do(q *query) *answer {
 	if q.reset {
 		l.change()
 		l.wipe()
-		l.idle = nil
+		l.idle, l.old = nil, 0
 	}
 	if len(q.asks) > 0 {
 		l.reserve(q.heard, q.asks)

@@ -257,8 +257,10 @@ func (rt *router) match(req *http.Request) (r *route, key string) {
 		return nil, ""
 	}
 	key = r.key(hostPort)
-	if r.host == "" && rt.names[key] && r.policy.Load().Name == "" { // the Name of another's quota
-		key += "/"
+	if r.host == "" && r.policy.Load().Name == "" {
+		for rt.names[key] { // the Name of another's quota
+			key += "/"
+		}
 	}
 	if split := r.policy.Load().Key; split != nil {
 		if sub := split(req); sub != "" {

@@ -389,6 +389,15 @@ func TestMatchSubKey(t *testing.T) {
 		}
 	}
 
+	// Nor is a host's quota another's, whose Name looks like it.
+	policy = Policy{Rates: MustRates("3/s")}
+	one, two := policy, policy
+	one.Name, two.Name = "billing", "billing/"
+	rt2 := mustRouter(t, map[string]Policy{"one.example/": one, "two.example/": two, "/": policy})
+	if _, key := rt2.match(getURL(t.Context(), "http://billing/")); key != "billing//" {
+		t.Errorf("the host's key is %q", key)
+	}
+
 	// Whatever Key returns, the part before the first # is the route's own.
 	for _, s := range []string{"", "x", "#", " #POST a.example", "POST a.example #x"} {
 		sub = s

@@ -210,9 +210,15 @@ func (d *sending) untold(p pass, left bool, err error) {
 	if err == nil || !l.head.told { // after an error, one that has told may have had none
 		l.head.blind = true
 	}
-	if w := p.waiter; w != nil {
+	switch w := p.waiter; {
+	case w == nil:
+	case w.state == queued: // its slot was lost, and it books no other
+		w.state = gone
+		l.sentLocked(span{d.entered, w.units})
+		l.flyLocked()
+		p = pass{began: w.began, share: true}
+	default:
 		p = l.leaveLocked(w, d.entered)
-		w.state = gone // it may be in the queue again
 	}
 	if !left {
 		l.departLocked(d.ctx.Context, &p, d.entered)

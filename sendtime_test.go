@@ -401,29 +401,36 @@ func TestFirstConnectionFails(t *testing.T) {
 	})
 }
 
-// TestDialFailsWhileBookingAgain: a request in Base whose slot was lost, and that
-// cannot be sent, leaves nothing behind.
-func TestDialFailsWhileBookingAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := Policy{Rates: MustRates("1/10s")}
-		l := newStandIn(&p, time.Millisecond).limiter(t, p)
-		burst(t, l, 1)
-		l.connected(micros(maxHeadStart))
-		var d sending
-		if err := l.begin(t.Context(), &d, &http.Transport{}, 1); err != nil {
-			t.Fatal(err)
-		}
-		l.mu.Lock()
-		l.againLocked(0)
-		l.unlock()
-		if _, err := d.done(nil, errDial); err != errDial {
-			t.Error(err)
-		}
-		time.Sleep(time.Minute)
-		if s := l.Stats(); !s.NextSlot.IsZero() || !l.retire() {
-			t.Errorf("%+v", s)
-		}
-	})
+// TestEndsWhileBookingAgain: a request in Base whose slot was lost leaves nothing
+// behind, whether it cannot be sent or was without a connection.
+func TestEndsWhileBookingAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		base http.RoundTripper
+		ends func(*sending)
+	}{
+		"not sent": {&http.Transport{}, func(d *sending) { _, _ = d.done(nil, errDial) }},
+		"untold":   {roundTripFunc(nil), func(d *sending) { _, _ = d.done(response(200, ""), nil) }},
+	} {
+		bubble(t, func(t *testing.T) {
+			p := Policy{Rates: MustRates("1/10s")}
+			l := newStandIn(&p, time.Millisecond).limiter(t, p)
+			burst(t, l, 1)
+			l.connected(micros(maxHeadStart))
+			var d sending
+			if err := l.begin(t.Context(), &d, c.base, 1); err != nil {
+				t.Fatal(err)
+			}
+			l.mu.Lock()
+			l.againLocked(0)
+			l.flyLocked()
+			l.unlock()
+			c.ends(&d)
+			time.Sleep(5 * time.Minute)
+			if s := l.Stats(); !s.NextSlot.IsZero() || !l.retire() {
+				t.Errorf("%s: %+v", name, s)
+			}
+		})
+	}
 }
 
 // TestMixedBases: no more than the quota leaves, whatever Base tells and whatever

@@ -783,6 +783,7 @@ func keeps(t *testing.T, all []leaving) {
 // asks after rates were set, and leaves before the next are, keeps them, whatever
 // left before.
 func TestRatesAtRandom(t *testing.T) {
+	t.Parallel()
 	for i, rates := range [][]string{
 		{"10/s", "20/2s"},
 		{"10/s", "5/s", "20/2s", "3/350ms"},

@@ -65,8 +65,8 @@ func New(c Config) (*Transport, error) {
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch c := above(req); {
 	case c == nil:
-	case c.by == t && t.config.Base == nil:
-		return t.fallback.RoundTrip(req) // http.DefaultTransport leads back here
+	case t.config.Base == nil && (c.slot || c.by == t):
+		return t.fallback.RoundTrip(req) // http.DefaultTransport may lead back here
 	case c.slot:
 		return t.base().RoundTrip(req)
 	}
@@ -102,6 +102,9 @@ func (t *Transport) unrouted(req *http.Request) {
 // pass sends a request that is not limited.
 func (t *Transport) pass(req *http.Request) (*http.Response, error) {
 	base := t.base()
+	if above(req) != nil && t.config.Base == nil {
+		base = t.fallback
+	}
 	if _, plain := base.(*http.Transport); plain || t.config.Base != nil || req.URL == nil {
 		return base.RoundTrip(req)
 	}

@@ -283,6 +283,32 @@ func TestDefaultTransport(t *testing.T) {
 	}
 }
 
+// TestTwoDefaults: nor do two Transports that were each made the default lead in
+// circles.
+func TestTwoDefaults(t *testing.T) {
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	u := &upstream{}
+	http.DefaultTransport = u
+	depth := 0
+	around := func(x *Transport) http.RoundTripper {
+		return roundTripFunc(func(r *http.Request) (*http.Response, error) {
+			if depth++; depth > 100 {
+				t.Fatal("in circles")
+			}
+			return x.RoundTrip(r)
+		})
+	}
+	for _, host := range []string{"a.example", "b.example"} {
+		http.DefaultTransport = around(transportOf(t, Config{Routes: Routes{host + "/": {Rates: MustRates("9/s")}}}))
+	}
+	for i, host := range []string{"a.example", "b.example", "c.example"} {
+		if _, err := http.DefaultTransport.RoundTrip(getURL(t.Context(), "http://"+host+"/")); err != nil || u.count() != i+1 {
+			t.Errorf("%s: %v, %d sent", host, err, u.count())
+		}
+	}
+}
+
 // TestPanics: what a function of the caller's panics with comes through, and no
 // body is left open.
 func TestPanics(t *testing.T) {

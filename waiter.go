@@ -167,6 +167,8 @@ func (l *Limiter) stepLocked(w *waiter, early int64) (p pass, wait int64, err er
 			return p, 0, w.err
 		case w.state == queued:
 			return p, untilNews, nil
+		case w.state == gone: // Base has returned
+			return p, 0, l.refusal(context.Canceled, 0)
 		case w.state == sharing && l.rejoinLocked(w, now):
 			continue // in the queue now
 		case w.state == holding && l.tooLateLocked(w.slot, now):

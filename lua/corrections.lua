@@ -10,7 +10,7 @@ local function corrections()
   function takeOver(from, source)
     change()
     state.turn = 0 -- a line at the old pace
-    local window, limit = string.match(force, '^(%d+) %S-=(%d+)')
+    local window = string.match(force, '^%d+')
     local kept, others, tail = {}, {}, math.huge
     for name in string.gmatch(force, ' (%S-)=') do
       tail = min(tail, tonumber(call('HGET', clock, 'l:' .. name) or 0))
@@ -20,23 +20,25 @@ local function corrections()
       local group = string.find(force, ' ' .. log.name .. '=', 1, true) and kept or others
       group[#group + 1] = log
     end
-    forget(kept) -- they fit the rates before
+    forget(kept) -- they fit the rates before, as do those that will be given back
+    call('HSET', clock, 'old', tail)
     local entries = call('ZRANGE', source, 0, -1, 'WITHSCORES')
-    if not entries[1] then -- nothing was booked, or it was evicted
+    local known = entries[1]
+    if not known then -- nothing was booked, or it was evicted
       local last = call('HMGET', clock, 'l:' .. from, 'n:' .. from)
       entries = {last[1] or 0, last[2] or 0}
       for _, log in ipairs(kept) do
         if log.name == from then entries = {log.last, log.n} end
       end
     end
-    local start = tonumber(entries[2]) -- of what source holds: behind the first, if that has left the window
-    if entries[1] + window > key then start = max(0, start - limit) end
+    local left = entries[1] + window <= key -- the first has left the window: the rest is what source holds
     for _, log in ipairs(others) do
       local since = tonumber(call('HGET', clock, 's:' .. log.name) or nil)
       local missed, i, parts = state.serial - (since or 0), #entries - 1, {}
       if not since then -- it is new
         call('DEL', log.key)
-        log.n, log.last, missed = 0, 0, entries[#entries] - start
+        log.n, log.last, missed = 0, 0, entries[#entries] - (left and entries[2] or 0)
+        if left and known then append(log, min(tail, entries[1]), 0) end -- for another that takes over from this
       elseif log.last > tail then -- of slots that were given back since
         for _, at in ipairs(call('ZRANGE', log.key, 0, -1)) do
           if tonumber(at) >= tail then call('ZREM', log.key, at) end
@@ -44,7 +46,7 @@ local function corrections()
         log.last = tail
         call('ZADD', log.key, log.n, tail)
       end
-      if tonumber(entries[2]) == 0 then missed = 0 end -- all was given back
+      if not known and tonumber(entries[2]) == 0 then missed = 0 end -- nothing is booked
       while missed > 0 do
         local units = i == 1 and missed or min(missed, entries[i + 1] - entries[i - 1])
         parts[#parts + 1], missed, i = {min(tail, entries[i]), units}, missed - units, i - 2
@@ -110,11 +112,16 @@ local function corrections()
     return cut
   end
 
+  local function logged(log, slot) -- when: it may have been before the log was coarse
+    local at = rounded(log, slot)
+    return at ~= slot and call('ZSCORE', log.key, text(slot)) and slot or at
+  end
+
   function removeAll(gone, some) -- slot -> units, from some of the logs; nil: from all
     for _, log in ipairs(some or logs) do
       local there, any = {}, false
       for slot, units in pairs(gone) do
-        local at = rounded(log, slot)
+        local at = logged(log, slot)
         if at + log.window > key then -- else it is out of the window, and may be what the log starts from
           there[text(at)] = (there[text(at)] or 0) + units
           any = true
@@ -215,6 +222,7 @@ local function corrections()
     for _, word in ipairs(call('HGETALL', clock)) do -- of rates that are not in force, too
       if string.sub(word, 1, 2) == 's:' then call('HDEL', clock, word) end
     end
+    call('HDEL', clock, 'old')
   end
 
   function ops.restore()
@@ -274,12 +282,13 @@ local function corrections()
 
   function ops.back()
     local gone, any, void = {}, false, void()
+    local old = tonumber(call('HGET', clock, 'old') or 0)
     for _ = 1, number() do
       local slot, units = number(), number()
       if void then -- pass over it
       elseif not booked(slot) then
         removeAll({[slot] = units})
-      elseif slot < key then
+      elseif slot < key or slot <= old then
         gone[slot], any = (gone[slot] or 0) + units, true
       else
         offer(slot, units)
@@ -287,6 +296,20 @@ local function corrections()
     end
     if any then removeAll(gone) end
     if not void then trim() end
+  end
+
+  -- setBack sets the key's clock back. A first entry that comes back into its window stands for all before it: no more
+  -- than the limit of those are in there.
+  local function setBack(by)
+    local before = key
+    state.offset = state.offset + by
+    tick()
+    for _, log in ipairs(logs) do
+      local first, out = call('ZRANGE', log.key, 0, 0, 'WITHSCORES'), key - log.window
+      if first[1] and tonumber(first[1]) > out and first[1] + log.window <= before and tonumber(first[2]) > log.limit then
+        call('ZADD', log.key, text(first[2] - log.limit), text(out))
+      end
+    end
   end
 
   function ops.late()
@@ -297,22 +320,19 @@ local function corrections()
     end
     if void or worst <= 0 then return end
     change()
-    if booked(left) then
-      state.offset = state.offset + worst
-      tick()
-      return
-    end
+    if booked(left) then return setBack(worst) end
     local missing = false
     for _, one in ipairs(late) do
+      local moved = 0
       for _, log in ipairs(logs) do
-        local found = remove(log, {[text(rounded(log, one.slot))] = one.units})
+        local found = remove(log, {[text(logged(log, one.slot))] = one.units})
         if found > 0 then append(log, one.left, found) end
-        missing = missing or found < one.units
+        missing, moved = missing or found < one.units, max(moved, found)
       end
+      state.serial = state.serial + moved -- as if booked then: see takeOver
     end
     if missing then -- it was logged at a later time than its own: where, is not known
-      state.offset = state.offset + worst
-      tick()
+      setBack(worst)
     end
   end
 end

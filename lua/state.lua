@@ -11,8 +11,8 @@
 --                 (entries in free); turn (when background work that got nothing may ask again, at the
 --                 earliest); force (the rates in force when it was last written: the longest window, and
 --                 NAME=limit of each, that one's first); for each rate n:NAME, l:NAME (number and logged time
---                 of the last slot booked), s:NAME (serial when it ceased to be in force); and p:PROCESS, the
---                 last seq of that process. And what outlives all that: rates, those stored for the whole
+--                 of the last slot booked), s:NAME (serial when it ceased to be in force); old (no slot that was
+--                 booked under other rates is later); and p:PROCESS, the last seq of that process. And what outlives all that: rates, those stored for the whole
 --                 fleet ("" for none), and policy, TIME when they were
 -- KEYS[2]  free   sorted set: slots given back that wait for a new owner; member "slot:units", score slot
 -- KEYS[3]  fleet  sorted set: processes heard of in the last minute; score = TIME
