@@ -143,7 +143,7 @@ func (l *Limiter) Stats() Stats {
 	if v := l.stored.version; v > 0 {
 		s.RatesStored = time.UnixMicro(v)
 	}
-	s.Away, s.HeadStart = l.outage.away, duration(l.head.early())
+	s.Away, s.HeadStart = l.outage.away, duration(l.head.early(0))
 	for w := range l.slotted {
 		if at := l.wall(l.leavesLocked(w)); s.NextSlot.IsZero() || at.Before(s.NextSlot) {
 			s.NextSlot = at
@@ -157,7 +157,7 @@ func (l *Limiter) Stats() Stats {
 
 // wait is WaitN, and tells with which slot the caller leaves.
 func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
-	p, err := l.enter(ctx, cost, false)
+	p, err := l.enter(ctx, cost, notEarly)
 	if err == nil {
 		l.mu.Lock()
 		l.departLocked(ctx, &p, l.now())
@@ -166,9 +166,9 @@ func (l *Limiter) wait(ctx context.Context, cost int) (pass, error) {
 	return p, err
 }
 
-// enter waits until the slot or, if it may be early, until the head start before
-// it. errForgotten asks for another limiter.
-func (l *Limiter) enter(ctx context.Context, cost int, early bool) (pass, error) {
+// enter waits until the slot or, unless guess is notEarly, until the head start
+// before it. errForgotten asks for another limiter.
+func (l *Limiter) enter(ctx context.Context, cost int, guess int64) (pass, error) {
 	if err := ctx.Err(); err != nil {
 		return pass{}, err
 	}
@@ -184,11 +184,11 @@ func (l *Limiter) enter(ctx context.Context, cost int, early bool) (pass, error)
 			return p, nil
 		}
 	}
-	return l.enterLocked(ctx, newWaiter(units, keep, now), early)
+	return l.enterLocked(ctx, newWaiter(units, keep, now), guess)
 }
 
 // enterLocked is enter for who has no slot.
-func (l *Limiter) enterLocked(ctx context.Context, w *waiter, early bool) (pass, error) {
+func (l *Limiter) enterLocked(ctx context.Context, w *waiter, guess int64) (pass, error) {
 	if err := l.tooHighLocked(w); err != nil {
 		return pass{}, l.refusedLocked(ctx, err)
 	}
@@ -202,7 +202,7 @@ func (l *Limiter) enterLocked(ctx context.Context, w *waiter, early bool) (pass,
 		}
 	}
 	l.joinLocked(w)
-	return l.awaitLocked(ctx, w, early)
+	return l.awaitLocked(ctx, w, guess)
 }
 
 // tooHighLocked refuses a w that costs more than there ever is.

@@ -33,13 +33,29 @@ func (h *headStart) learn(took int64) {
 	h.setup = min(max(took, h.setup-(h.setup-took)/8), maxHeadStart.Microseconds())
 }
 
-// early returns how long before its slot a request enters Base: nothing until Base
+// early returns how long before its slot a request enters Base; guess, before Base
 // has told of a connection.
-func (h *headStart) early() int64 {
-	if h.blind {
+func (h *headStart) early(guess int64) int64 {
+	switch {
+	case h.blind:
 		return 0
+	case h.told:
+		return h.setup
 	}
-	return h.setup
+	return guess
+}
+
+// notEarly is the guess for a call that does not enter Base before its slot.
+const notEarly = -1
+
+// guessEarly returns the head start of requests to a Base that has not told yet:
+// the most, where it is net/http's transport, which is known to, but for protocols
+// that were registered with it. So its first connections are there in time, too.
+func guessEarly(base http.RoundTripper, scheme string) int64 {
+	if _, ok := base.(*http.Transport); ok && (scheme == "http" || scheme == "https") {
+		return maxHeadStart.Microseconds()
+	}
+	return 0
 }
 
 // A sending follows one attempt through Base to the moment at which it
@@ -62,8 +78,8 @@ type sending struct {
 
 // begin takes a slot for a request that is about to enter Base, and has d, which
 // is new, follow it.
-func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper, cost int) error {
-	p, err := l.enter(ctx, cost, true)
+func (l *Limiter) begin(ctx context.Context, d *sending, base http.RoundTripper, scheme string, cost int) error {
+	p, err := l.enter(ctx, cost, guessEarly(base, scheme))
 	if err != nil {
 		return err
 	}
@@ -157,10 +173,10 @@ func (l *Limiter) depart(ctx context.Context, p pass, left bool) (pass, error) {
 	var err error
 	switch {
 	case p.waiter != nil:
-		p, err = l.awaitLocked(ctx, p.waiter, false)
+		p, err = l.awaitLocked(ctx, p.waiter, notEarly)
 	case !p.share && l.tooLateLocked(p.slot, l.now()):
 		l.giveBackLocked(p.slot, p.made)
-		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), false)
+		p, err = l.enterLocked(ctx, newWaiter(p.slot.units, l.keepLocked(ctx), p.began), notEarly)
 	}
 	switch {
 	case err != nil:

@@ -417,7 +417,7 @@ func TestEndsWhileBookingAgain(t *testing.T) {
 			burst(t, l, 1)
 			l.connected(micros(maxHeadStart))
 			var d sending
-			if err := l.begin(t.Context(), &d, c.base, 1); err != nil {
+			if err := l.begin(t.Context(), &d, c.base, "http", 1); err != nil {
 				t.Fatal(err)
 			}
 			l.mu.Lock()
@@ -438,7 +438,7 @@ func TestEndsWhileBookingAgain(t *testing.T) {
 func TestMixedBases(t *testing.T) {
 	registered := func(rt http.RoundTripper) http.RoundTripper {
 		tr := &http.Transport{}
-		tr.RegisterProtocol("http", rt)
+		tr.RegisterProtocol("h3", rt)
 		return tr
 	}
 	for name, c := range map[string]struct {
@@ -472,7 +472,11 @@ func TestMixedBases(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 50 {
 				wg.Go(func() {
-					if err := get(t.Context(), tr); (err != nil) != c.fails {
+					url := "http://upstream.example/"
+					if c.base != nil {
+						url = "h3://upstream.example/"
+					}
+					if _, err := tr.RoundTrip(getURL(t.Context(), url)); (err != nil) != c.fails {
 						t.Errorf("%s: %v", name, err)
 					}
 				})

@@ -191,7 +191,7 @@ func (c *call) slot() (*sending, error) {
 		cost = c.policy.Cost(c.req)
 	}
 	for {
-		err := c.t.limiters.get(c.key, c.route).begin(c.req.Context(), d, c.t.base(), cost)
+		err := c.t.limiters.get(c.key, c.route).begin(c.req.Context(), d, c.t.base(), c.req.URL.Scheme, cost)
 		if err != errForgotten {
 			return d, err
 		}

@@ -96,18 +96,18 @@ func (p *pass) tier() Tier {
 // untilNews is the wait of who cannot know when it may leave.
 const untilNews = -1
 
-// awaitLocked waits for w's turn or, if it may be early, for its head start; then
-// the pass holds on to w. It gives mu up meanwhile.
-func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, early bool) (pass, error) {
+// awaitLocked waits for w's turn or, unless guess is notEarly, for its head start;
+// then the pass holds on to w. It gives mu up meanwhile.
+func (l *Limiter) awaitLocked(ctx context.Context, w *waiter, guess int64) (pass, error) {
 	l.stats.Waiting++
 	defer func() { l.stats.Waiting-- }()
 	var timer *time.Timer // made when there is something to wait for
 	for {
-		start := int64(0)
-		if early {
-			start = l.head.early()
+		early := int64(0)
+		if guess != notEarly {
+			early = l.head.early(guess)
 		}
-		p, wait, err := l.stepLocked(w, start)
+		p, wait, err := l.stepLocked(w, early)
 		if err != nil {
 			return p, l.refusedLocked(ctx, err)
 		}
