@@ -288,22 +288,8 @@ func (h *rateHistory) step() {
 		h.l.rebind(bounds)
 		h.enter(bounds, fresh)
 	}
-	least := h.l.logs[0].limit
-	for _, g := range h.l.logs {
-		least = min(least, g.limit)
-	}
 	var costs []int64
-	for range h.r.IntN(4) {
-		a := ask{count: 1 + h.r.Int64N(3), cost: 1 + h.r.Int64N(least), longest: -1}
-		if a.cost < least && h.r.IntN(3) == 0 {
-			a.keep = 1 + h.r.Int64N(least-a.cost)
-		}
-		if h.r.IntN(2) == 0 {
-			a.longest = h.r.Int64N(2_000_000)
-		}
-		q.asks = append(q.asks, a)
-		costs = append(costs, slices.Repeat([]int64{a.cost}, int(a.count))...)
-	}
+	q.asks, costs = randomAsks(h.r, h.l.logs)
 	for i, slot := range eachGrant(h.l.do(q).runs) {
 		if slot == 0 {
 			continue

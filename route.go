@@ -168,7 +168,7 @@ func (rt *router) add(pattern string, policy Policy) error {
 			return err
 		}
 	}
-	if !strings.Contains(policy.Name, ".") {
+	if policy.Name != "" && !strings.Contains(policy.Name, ".") {
 		rt.names[policy.Name] = true
 	}
 	rt.inOrder = append(rt.inOrder, r)

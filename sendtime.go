@@ -48,11 +48,17 @@ func (h *headStart) early(guess int64) int64 {
 // notEarly is the guess for a call that does not enter Base before its slot.
 const notEarly = -1
 
+// tells reports whether base is known to tell of its connections: net/http's
+// transport is, but for protocols that were registered with it.
+func tells(base http.RoundTripper) bool {
+	_, ok := base.(*http.Transport)
+	return ok
+}
+
 // guessEarly returns the head start of requests to a Base that has not told yet:
-// the most, where it is net/http's transport, which is known to, but for protocols
-// that were registered with it. So its first connections are there in time, too.
+// the most where it is known to, so that first connections are there in time, too.
 func guessEarly(base http.RoundTripper, scheme string) int64 {
-	if _, ok := base.(*http.Transport); ok && (scheme == "http" || scheme == "https") {
+	if tells(base) && (scheme == "http" || scheme == "https") {
 		return maxHeadStart.Microseconds()
 	}
 	return 0
@@ -142,12 +148,6 @@ func (d *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// tells reports whether Base, which has told of a connection, always does.
-func (d *sending) tells() bool {
-	_, ok := d.base.(*http.Transport)
-	return ok
-}
-
 // connected takes in that Base has told of a connection, which took so long to set
 // up; 0: not known.
 func (l *Limiter) connected(took int64) {
@@ -219,7 +219,7 @@ func (d *sending) untold(p pass, left bool, err error) {
 	l := d.l
 	l.mu.Lock()
 	defer l.unlock()
-	if err != nil && !left && (unsent(err) || l.head.told && d.tells()) { // it did not leave
+	if err != nil && !left && (unsent(err) || l.head.told && tells(d.base)) { // it did not leave
 		l.unpassLocked(p)
 		return
 	}

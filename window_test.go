@@ -280,6 +280,26 @@ func (h *history) advance(d int64) {
 	h.now = until
 }
 
+// randomAsks returns up to three asks, and what each booking of them costs.
+func randomAsks(r *rand.Rand, logs []slotLog) (asks []ask, costs []int64) {
+	least := logs[0].limit
+	for _, g := range logs {
+		least = min(least, g.limit)
+	}
+	for range r.IntN(4) {
+		a := ask{count: 1 + r.Int64N(3), cost: 1 + r.Int64N(least), longest: -1}
+		if a.cost < least && r.IntN(3) == 0 {
+			a.keep = 1 + r.Int64N(least-a.cost)
+		}
+		if r.IntN(2) == 0 {
+			a.longest = r.Int64N(2_000_000)
+		}
+		asks = append(asks, a)
+		costs = append(costs, slices.Repeat([]int64{a.cost}, int(a.count))...)
+	}
+	return asks, costs
+}
+
 func (h *history) step() {
 	h.advance(h.r.Int64N(400_000))
 	q := &query{generation: h.l.generation}
@@ -306,24 +326,8 @@ func (h *history) step() {
 			h.out = slices.Delete(h.out, i, i+1)
 		}
 	}
-	least := h.l.logs[0].limit
-	for _, g := range h.l.logs {
-		least = min(least, g.limit)
-	}
-	for range h.r.IntN(4) {
-		a := ask{count: 1 + h.r.Int64N(3), cost: 1 + h.r.Int64N(least), longest: -1}
-		if a.cost < least && h.r.IntN(3) == 0 {
-			a.keep = 1 + h.r.Int64N(least-a.cost)
-		}
-		if h.r.IntN(2) == 0 {
-			a.longest = h.r.Int64N(2_000_000)
-		}
-		q.asks = append(q.asks, a)
-	}
 	var costs []int64
-	for _, a := range q.asks {
-		costs = append(costs, slices.Repeat([]int64{a.cost}, int(a.count))...)
-	}
+	q.asks, costs = randomAsks(h.r, h.l.logs)
 	a := h.l.exchange(h.now, q)
 	for i, slot := range eachGrant(a.runs) {
 		if slot > 0 {
